@@ -1,0 +1,351 @@
+"""The driver's end of a gang: seats ranks, hands each its assignment, hears of every failure first.
+
+A small TCP server, bound to the driver's own address, open only to those who know the job's secret. Ranks take
+their seats, say what they hold, and begin together once all have; then it passes on events, answers key-value
+requests (how a group's members find each other) and hands out rows that live on the driver.
+
+Everything that a rank sends carries its generation, and what comes from an older one is dropped: that is what a
+gang needs in order to re-form around a newcomer.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from firesteel.cluster.failure import Failure
+from firesteel.cluster.wire import Buffer, Link, WireError, challenge
+from firesteel.core.errors import EnvironmentMismatch, FiresteelError, PlanError
+
+__all__ = ["Assignments", "Coordinator", "Deadlines", "Reports"]
+
+_log = logging.getLogger(__name__)
+
+Reports = list[dict[str, Any]]
+Assignments = list[dict[str, Any]]
+OnEvent = Callable[[int, dict[str, Any], list[bytearray]], None]
+OnFetch = Callable[[dict[str, Any]], tuple[dict[str, Any], Sequence[Buffer]]]
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """How long each wait may last. The field's name is in the error when one passes."""
+
+    handshake_timeout_seconds: float = 10.0
+    seat_timeout_seconds: float = 60.0
+    heartbeat_timeout_seconds: float = 20.0
+    collateral_grace_seconds: float = 3.0
+    leave_timeout_seconds: float = 10.0
+
+
+@dataclass
+class _Seat:
+    rank: int
+    link: Link
+    host: str
+    attempt: int
+    heard: float
+    report: dict[str, Any] | None = None
+
+
+@dataclass
+class _Board:
+    """The key-value pairs of one generation, and who waits for which key."""
+
+    values: dict[str, bytes] = field(default_factory=dict)
+    waiting: dict[str, list[tuple[Link, dict[str, Any]]]] = field(default_factory=dict)
+
+
+class Coordinator:
+    """Lives on the driver for the length of one launch; a context manager.
+
+    Args:
+        world: how many ranks there are.
+        secret: the job's secret; it reaches the tasks inside the Spark closure and no other way.
+        host: the driver's address, which tasks can reach and to which the server is bound.
+        arrange: turns all ranks' reports into their assignments; a ``PlanError`` from it ends the launch.
+        on_event: takes what ranks tell the driver; called by one thread at a time.
+        on_fetch: answers a rank's request for data that lives on the driver.
+        versions: packages and versions on the driver, which every task must have too.
+    """
+
+    def __init__(
+        self,
+        world: int,
+        secret: bytes,
+        host: str,
+        *,
+        arrange: Callable[[Reports], Assignments],
+        on_event: OnEvent,
+        on_fetch: OnFetch | None = None,
+        versions: dict[str, str] | None = None,
+        deadlines: Deadlines | None = None,
+    ) -> None:
+        self.world = world
+        self.generation = 0
+        self._secret = secret
+        self._arrange = arrange
+        self._on_event = on_event
+        self._on_fetch = on_fetch
+        self._versions = versions or {}
+        self.deadlines = deadlines or Deadlines()
+        self._seats: dict[int, _Seat] = {}
+        self._done: set[int] = set()
+        self._board = _Board()
+        self._failure: Failure | FiresteelError | None = None
+        self._collateral: tuple[float, Failure] | None = None
+        self._first_seated: float | None = None
+        self._is_over = False
+        self._change = threading.Condition()
+        self._events = threading.Lock()
+        self._server = socket.create_server((host, 0), backlog=max(128, world))
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Coordinator:
+        self._spawn(self._accept, "accept")
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.abort("the launch is over")
+        self._server.close()
+        with self._change:
+            links = [seat.link for seat in self._seats.values()]
+        for link in links:
+            link.close()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where tasks connect."""
+        host, port = self._server.getsockname()[:2]
+        return str(host), int(port)
+
+    @property
+    def alive(self) -> int:
+        """Ranks that are seated and not done."""
+        with self._change:
+            return len(self._seats)
+
+    @property
+    def seated(self) -> int:
+        """Ranks that have taken their seat, done or not."""
+        with self._change:
+            return len(self._done | set(self._seats))
+
+    @property
+    def failure(self) -> Failure | FiresteelError | None:
+        """What ended the launch, if something did."""
+        return self._failure
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for a change, at most so long. True once all ranks are done or something failed."""
+        with self._change:
+            if not self._finished():
+                self._change.wait(seconds)
+            self._check_deadlines()
+            return self._finished()
+
+    def wait_until_left(self) -> None:
+        """Wait until every rank has closed its connection, for ``leave_timeout_seconds`` at most."""
+        end = time.monotonic() + self.deadlines.leave_timeout_seconds
+        with self._change:
+            while self._seats and (left := end - time.monotonic()) > 0:
+                self._change.wait(left)
+
+    def abort(self, reason: str) -> None:
+        """Tell every rank to stop its child and leave. May be called twice."""
+        with self._change:
+            self._is_over = True
+            seats = list(self._seats.values())
+            self._change.notify_all()
+        for seat in seats:
+            self._tell(seat.link, {"kind": "abort", "reason": reason})
+
+    def fail(self, failure: Failure | FiresteelError) -> None:
+        """Record the first failure that counts and stop all ranks."""
+        with self._change:
+            if self._failure is not None or self._is_over:
+                return
+            if isinstance(failure, Failure) and failure.kind == "collateral":
+                # A broken collective is what the survivors of a failure see; the failure itself may be a moment behind.
+                if self._collateral is None:
+                    self._collateral = (time.monotonic(), failure)
+                return
+            self._failure = failure
+        self.abort("another replica failed")
+
+    # --- what follows runs in the server's own threads ---
+
+    def _finished(self) -> bool:
+        return self._failure is not None or self._is_over or len(self._done) == self.world
+
+    def _check_deadlines(self) -> None:
+        now = time.monotonic()
+        if self._collateral and now - self._collateral[0] > self.deadlines.collateral_grace_seconds:
+            failure = self._collateral[1]
+            self._collateral = None
+            self.fail(Failure(**{**failure.__dict__, "kind": "infrastructure"}))
+        for seat in self._seats.values():
+            if now - seat.heard > self.deadlines.heartbeat_timeout_seconds:
+                limit = self.deadlines.heartbeat_timeout_seconds
+                self.fail(
+                    Failure(
+                        "infrastructure",
+                        seat.rank,
+                        seat.host,
+                        f"it was not heard of for {limit:.0f} s (heartbeat_timeout_seconds)",
+                    )
+                )
+                break
+
+    @property
+    def waited_for_seats(self) -> float:
+        """Seconds since the first rank was seated, while some are missing; else 0."""
+        with self._change:
+            if self._first_seated is None or len(self._done | set(self._seats)) == self.world:
+                return 0.0
+            return time.monotonic() - self._first_seated
+
+    def _spawn(self, target: Callable[..., None], name: str, *args: Any) -> None:
+        thread = threading.Thread(target=target, args=args, name=f"firesteel-{name}", daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, peer = self._server.accept()
+            except OSError:
+                return  # closed: the launch is over
+            self._spawn(self._serve, f"peer-{peer[1]}", connection, peer)
+
+    def _serve(self, connection: socket.socket, peer: tuple[str, int]) -> None:
+        try:
+            connection.settimeout(self.deadlines.handshake_timeout_seconds)
+            if not challenge(connection, self._secret):
+                _log.warning("refused a connection from %s: it does not know this job's secret", peer[0])
+                connection.close()
+                return
+            connection.settimeout(None)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            link = Link(connection)
+            seat = self._seat(link)
+        except (OSError, WireError) as error:
+            _log.warning("refused a connection from %s: %s", peer[0], error)
+            connection.close()
+            return
+        if seat is None:
+            link.close()
+            return
+        lost = "its process ended, or the connection to it was lost"
+        try:
+            while (received := link.receive()) is not None:
+                seat.heard = time.monotonic()
+                self._take(seat, *received)
+        except (WireError, OSError) as error:
+            lost = str(error)
+        except Exception as error:  # noqa: BLE001 - on_event and on_fetch are the engine's: their error ends the launch
+            self.fail(Failure.of(error, rank=seat.rank, host=seat.host))
+        self._leave(seat, lost)
+        link.close()
+
+    def _seat(self, link: Link) -> _Seat | None:
+        received = link.receive()
+        if received is None or received[0].get("kind") != "hello":
+            return None
+        hello = received[0]
+        rank = int(hello["rank"])
+        for package, version in self._versions.items():
+            found = str(hello["versions"].get(package))
+            if found != version:
+                self.fail(EnvironmentMismatch(rank, package, version, found))
+        with self._change:
+            if self._is_over or not 0 <= rank < self.world or rank in self._seats or rank in self._done:
+                # Over; or a second attempt at a task whose first one lives (speculation): the first keeps the seat.
+                self._tell(link, {"kind": "abort", "reason": "this seat is not free"})
+                return None
+            seat = _Seat(rank, link, str(hello["host"]), int(hello["attempt"]), time.monotonic())
+            self._seats[rank] = seat
+            self._first_seated = self._first_seated or time.monotonic()
+            self._change.notify_all()
+        self._tell(link, {"kind": "seated", "generation": self.generation})
+        return seat
+
+    def _leave(self, seat: _Seat, lost: str) -> None:
+        with self._change:
+            self._seats.pop(seat.rank, None)
+            expected = seat.rank in self._done or self._is_over
+            self._change.notify_all()
+        if not expected:
+            self.fail(Failure("infrastructure", seat.rank, seat.host, lost))
+
+    def _take(self, seat: _Seat, message: dict[str, Any], buffers: list[bytearray]) -> None:
+        kind = message["kind"]
+        if kind == "beat":
+            return
+        if message.get("generation", self.generation) != self.generation:
+            return
+        if kind == "event":
+            with self._events:
+                self._on_event(seat.rank, message["event"], buffers)
+        elif kind == "ready":
+            self._ready(seat, message["report"])
+        elif kind == "board":
+            self._ask_board(seat.link, message, buffers)
+        elif kind == "fetch":
+            assert self._on_fetch is not None
+            answer, data = self._on_fetch(message["what"])
+            seat.link.send({"kind": "fetched", "id": message["id"], "answer": answer}, data)
+        elif kind == "failed":
+            self.fail(Failure.from_json(message["failure"]))
+        elif kind == "done":
+            with self._change:
+                self._done.add(seat.rank)
+                self._change.notify_all()
+
+    def _ready(self, seat: _Seat, report: dict[str, Any]) -> None:
+        with self._change:
+            seat.report = report
+            seats = sorted(self._seats.values(), key=lambda each: each.rank)
+            reports = [each.report for each in seats if each.report is not None]
+        if len(reports) < self.world:
+            return
+        try:
+            assignments = self._arrange(reports)
+        except PlanError as error:
+            self.fail(error)
+            return
+        for each, assignment in zip(seats, assignments, strict=True):
+            self._tell(each.link, {"kind": "begin", "generation": self.generation, "assignment": assignment})
+
+    def _ask_board(self, link: Link, message: dict[str, Any], buffers: list[bytearray]) -> None:
+        """``set``, ``add`` answer at once; ``get`` answers when the key is there."""
+        key, verb = message["key"], message["verb"]
+        answers: list[tuple[Link, dict[str, Any], bytes]] = []
+        with self._change:
+            board = self._board
+            if verb == "set":
+                board.values[key] = bytes(buffers[0])
+            elif verb == "add":
+                total = int(board.values.get(key, b"0")) + int(message["amount"])
+                board.values[key] = str(total).encode()
+            if verb == "get" and key not in board.values:
+                board.waiting.setdefault(key, []).append((link, message))
+            else:
+                value = board.values.get(key)
+                answers.append((link, message, b"" if value is None else value))
+                if value is not None:
+                    answers += [(who, asked, value) for who, asked in board.waiting.pop(key, [])]
+        for who, asked, value in answers:
+            present = asked["verb"] != "check" or key in self._board.values
+            self._tell(who, {"kind": "fetched", "id": asked["id"], "answer": {"present": present}}, [value])
+
+    def _tell(self, link: Link, message: dict[str, Any], buffers: Sequence[Buffer] = ()) -> None:
+        try:
+            link.send(message, buffers)
+        except OSError:
+            pass  # it is gone; its own thread notices and says so

@@ -1,0 +1,81 @@
+"""What can be known before a job starts: task slots, addresses, package versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Iterable
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from firesteel.core.errors import NotEnoughSlots
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["check_slots", "cores_per_task", "driver_address", "nodes", "package_versions", "slots"]
+
+_LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?$")
+_LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]$")
+
+
+def package_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Versions as installed here, and Python's own (major and minor)."""
+    versions = {"python": ".".join(platform.python_version_tuple()[:2])}
+    for package in packages:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "none"
+    return versions
+
+
+def slots(spark: SparkSession) -> int:
+    """How many tasks Spark can run at the same time now."""
+    context = spark.sparkContext
+    if match := _LOCAL.match(context.master):
+        return context.defaultParallelism if match[1] else 1
+    cpus = cores_per_task(spark)
+    if match := _LOCAL_CLUSTER.match(context.master):
+        return int(match[1]) * (int(match[2]) // cpus)
+    profile = context._jsc.sc().resourceProfileManager().resourceProfileFromId(0)
+    return int(context._jsc.sc().maxNumConcurrentTasks(profile))
+
+
+def nodes(spark: SparkSession) -> int:
+    """How many nodes (executors) there are; a ``local[k]`` is one."""
+    context = spark.sparkContext
+    if _LOCAL.match(context.master):
+        return 1
+    if match := _LOCAL_CLUSTER.match(context.master):
+        return int(match[1])
+    wanted = context.getConf().get("spark.executor.instances")
+    alive = int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # the driver is in that list too
+    return max(1, alive, int(wanted or 0))
+
+
+def cores_per_task(spark: SparkSession) -> int:
+    """Cores that Spark reserves for each task."""
+    return int(spark.sparkContext.getConf().get("spark.task.cpus", "1") or 1)
+
+
+def check_slots(spark: SparkSession, asked: int) -> int:
+    """Slots there are. Raises ``NotEnoughSlots`` when ``asked`` replicas could never run together."""
+    available = slots(spark)
+    growing = spark.sparkContext.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
+    if asked > available and not growing:
+        raise NotEnoughSlots(
+            asked,
+            available,
+            "Lower workers_per_node, or give Spark more: init_context(cores=...) or spark.executor.instances.",
+        )
+    return max(asked, available)
+
+
+def driver_address(spark: SparkSession) -> str:
+    """The driver's address that tasks can reach, to which the coordinator binds."""
+    conf = spark.sparkContext.getConf()
+    if _LOCAL.match(spark.sparkContext.master):
+        return "127.0.0.1"
+    return str(conf.get("spark.driver.host") or os.environ.get("SPARK_LOCAL_IP") or "127.0.0.1")

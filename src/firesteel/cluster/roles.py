@@ -1,0 +1,28 @@
+"""Who a rank is, as values: seat, device, threads, and the environment variables that frameworks read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Role"]
+
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Role:
+    """One rank of a gang."""
+
+    rank: int
+    world: int
+    threads: int = 1
+    device: str = "cpu"
+    visible_gpus: tuple[str, ...] | None = None
+
+    def environment(self) -> dict[str, str]:
+        """Variables for the rank's process. Two ranks on two cores run up to 20 times slower without the thread counts."""
+        variables = dict.fromkeys(_THREAD_VARIABLES, str(self.threads))
+        variables |= {"RANK": str(self.rank), "WORLD_SIZE": str(self.world), "PYTHONUNBUFFERED": "1"}
+        if self.visible_gpus is not None:
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(self.visible_gpus)
+        return variables

@@ -1,0 +1,110 @@
+"""How the user's functions and models get to the tasks: packed once on the driver, inside the Spark closure.
+
+The only place that unpickles, and it only ever opens what Spark itself delivered. What cannot be packed is named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import cloudpickle
+
+from firesteel.core.errors import PlanError
+
+__all__ = ["pack", "unpack"]
+
+_MAX_DEPTH = 6
+
+
+def pack(value: object, what: str) -> bytes:
+    """``value`` as bytes for a Spark closure. Raises ``PlanError`` naming the variable that cannot travel."""
+    try:
+        with _user_modules_by_value():
+            return bytes(cloudpickle.dumps(value))
+    except Exception:  # noqa: BLE001, S110 - a module's global that cannot travel; by name it need not
+        pass
+    try:
+        return bytes(cloudpickle.dumps(value))
+    except Exception as error:
+        path, culprit = _culprit(value, what, _MAX_DEPTH, set())
+        raise PlanError(
+            f"{path} (a {type(culprit).__module__}.{type(culprit).__qualname__}) cannot travel to the replicas: {error}. "
+            f"Create it inside the function that uses it, or pass a creator function."
+        ) from error
+
+
+@contextlib.contextmanager
+def _user_modules_by_value() -> Iterator[None]:
+    """Classes and functions of the user's own modules travel whole: tasks need not have the files beside the script."""
+    installed = {os.path.realpath(path) for path in (sys.prefix, sys.base_prefix, os.path.dirname(os.__file__))}
+    own = os.path.realpath(os.path.dirname(os.path.dirname(__file__)))
+    registered = []
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if not file or module.__name__ == "__main__":
+            continue
+        place = os.path.realpath(file)
+        if "site-packages" in place or "dist-packages" in place or place.startswith((own + os.sep, *installed)):
+            continue
+        if module.__name__ not in cloudpickle.list_registry_pickle_by_value():
+            cloudpickle.register_pickle_by_value(module)
+            registered.append(module)
+    try:
+        yield
+    finally:
+        for module in registered:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def unpack(data: bytes) -> Any:
+    """The reverse of ``pack``, in a task or its child. ``data`` must have come inside a Spark closure."""
+    return cloudpickle.loads(data)
+
+
+def _culprit(value: object, path: str, depth: int, seen: set[int]) -> tuple[str, object]:
+    """The deepest named part of ``value`` that cannot be packed."""
+    if depth > 0:
+        for name, part in _parts(value):
+            if id(part) in seen:
+                continue
+            seen.add(id(part))
+            try:
+                cloudpickle.dumps(part)
+            except Exception:  # noqa: BLE001 - any error means that this part is on the way to the culprit
+                return _culprit(part, f"{path}, {name}", depth - 1, seen)
+    return path, value
+
+
+def _parts(value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, types.MethodType):
+        yield "its object", value.__self__
+        value = value.__func__
+    if isinstance(value, types.FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
+            try:
+                yield f"closure variable {name!r}", cell.cell_contents
+            except ValueError:
+                continue  # not bound yet
+        for name in value.__code__.co_names:
+            if name in value.__globals__:
+                yield f"global variable {name!r}", value.__globals__[name]
+        for default in value.__defaults__ or ():
+            yield "a default argument", default
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield f"[{key!r}]", part
+    elif isinstance(value, (list, tuple, set)):
+        for index, part in enumerate(value):
+            yield f"[{index}]", part
+    else:
+        if hasattr(value, "func") and hasattr(value, "args") and hasattr(value, "keywords"):  # functools.partial
+            yield "the function", value.func
+            yield "its arguments", value.args
+            yield "its keywords", value.keywords
+        for name, part in getattr(value, "__dict__", {}).items():
+            yield f"attribute {name!r}", part

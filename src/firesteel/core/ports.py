@@ -1,0 +1,200 @@
+"""The plugs: what the engine asks of a framework, a replica, a group and a sync.
+
+A framework that only scores has no ``Trainable``: what it cannot do is missing, not raising.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy.typing as npt
+
+from firesteel.core.metrics import Metric
+from firesteel.core.program import Program
+from firesteel.core.spec import Batch
+
+__all__ = ["Board", "Framework", "Group", "Replica", "State", "Sync", "Trainable"]
+
+Array = npt.NDArray[Any]
+
+State = dict[str, bytes]
+"""A replica's state by part ("model", "optimizer"): each a safetensors file with JSON in its header."""
+
+Board = Callable[..., bytes | None]
+"""A gang's key-value board (``cluster.child.Desk.board``), by which a group's members find each other."""
+
+
+@runtime_checkable
+class Replica(Protocol):
+    """A program living in a process. Enough to score."""
+
+    def forward(self, batch: Batch) -> dict[str, Array]:
+        """Outputs for these rows, in inference mode, named; one output is called ``prediction``."""
+        ...
+
+    def measure(self, batch: Batch, metrics: Mapping[str, Metric]) -> float | None:
+        """Feed the metrics with these rows; returns the sum of their losses, ``None`` without a loss."""
+        ...
+
+    def load(self, state: State) -> None:
+        """Take over weights, and the optimizer's state where there is one."""
+        ...
+
+
+class Trainable(Replica, Protocol):
+    """A replica that learns. Gradients stay inside until a sync asks for them."""
+
+    def start(self, state: State | None) -> None:
+        """Make optimizer and schedule, ready for the first update; from ``state`` if given."""
+        ...
+
+    def backward(self, batch: Batch, share: float) -> float | None:
+        """Gradients of the loss on these rows times ``share``, the rows' part of the whole step.
+
+        Returns the mean loss of these rows; ``None`` when there are none (gradients are zero then).
+        """
+        ...
+
+    def again(self) -> None:
+        """Run the last backward once more, for the weights as they are now."""
+        ...
+
+    def gradients(self) -> list[Array]:
+        """Flat buffers to be summed over all ranks in place."""
+        ...
+
+    def update(self, again: Callable[[], None] | None = None) -> None:
+        """Apply the summed gradients with the program's own optimizer.
+
+        ``again`` recomputes and sums the gradients for the current weights, for optimizers that ask more than once.
+        """
+        ...
+
+    def go_native(self) -> bool:
+        """From now on the framework itself agrees on gradients during ``backward``. False where it cannot."""
+        ...
+
+    def frozen(self) -> list[Array]:
+        """State that no gradient reaches, as raw bytes."""
+        ...
+
+    def load_frozen(self, values: Sequence[Array]) -> None:
+        """Take over what ``frozen`` gave."""
+        ...
+
+    def seed(self, *numbers: int) -> None:
+        """Make random layers a function of these numbers."""
+        ...
+
+    def bounds(self, rank: int, size: int) -> list[tuple[int, int]] | None:
+        """This rank's slice of each flat buffer; ``None`` when the optimizer cannot work on slices."""
+        ...
+
+    def take_slice(self, bounds: Sequence[tuple[int, int]]) -> None:
+        """From now on ``update`` changes only these slices of the weights."""
+        ...
+
+    def weights(self) -> list[Array]:
+        """All trainable weights as flat buffers."""
+        ...
+
+    def load_weights(self, weights: Sequence[Array]) -> None:
+        """Take over what ``weights`` gave."""
+        ...
+
+    def buffers(self) -> list[Array]:
+        """State outside the gradient (batch-norm means) as float arrays, copied."""
+        ...
+
+    def load_buffers(self, buffers: Sequence[Array]) -> None:
+        """Take over what ``buffers`` gave."""
+        ...
+
+    def optimizer_slice(self) -> bytes:
+        """The optimizer's state for this rank's slice, to be merged by ``state``."""
+        ...
+
+    def state(self, slices: Sequence[bytes] | None = None) -> State:
+        """Everything needed to go on elsewhere; ``slices`` are all ranks' ``optimizer_slice`` where it is cut up."""
+        ...
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the next update (of the first parameter group)."""
+        ...
+
+    def schedule(self, event: str, value: float | None = None) -> None:
+        """Advance the learning-rate schedule: ``event`` is ``"batch"`` or ``"epoch"``."""
+        ...
+
+
+class Framework(Protocol):
+    """A workshop: how programs of one framework are captured on the driver and brought to life in a process."""
+
+    name: str
+    packages: tuple[str, ...]
+
+    def accepts(self, model: object) -> bool:
+        """Whether this is a model of this framework."""
+        ...
+
+    def capture(self, model: object, **parts: Any) -> Program:
+        """The program that model and parts make; ``PlanError`` where they do not fit. Driver only."""
+        ...
+
+    def replica(self, program: Program, device: str, threads: int) -> Replica:
+        """Bring a program to life in this process."""
+        ...
+
+    def stream(self, source: object, batch_size: int | None, seed: int, epoch: int) -> Iterator[Batch]:
+        """Batches from a loader, a dataset or what a creator returned, in its own order."""
+        ...
+
+
+class Group(Protocol):
+    """Processes that exchange buffers by a library's collectives."""
+
+    rank: int
+    size: int
+
+    def all_reduce(self, array: Array) -> None:
+        """Sum over all ranks, in place."""
+        ...
+
+    def all_gather(self, array: Array, bounds: Sequence[tuple[int, int]]) -> None:
+        """Rank r's part ``bounds[r]`` of ``array`` reaches all ranks, in place."""
+        ...
+
+    def broadcast(self, array: Array, root: int = 0) -> None:
+        """``root``'s array reaches all ranks, in place."""
+        ...
+
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Every rank's bytes, on every rank, in rank order."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group."""
+        ...
+
+
+class Sync(Protocol):
+    """How replicas agree."""
+
+    def join(self, replica: Trainable, group: Group) -> None:
+        """Start from rank 0's weights."""
+        ...
+
+    def commit(self, replica: Trainable) -> None:
+        """After a backward: agree and update."""
+        ...
+
+    def settle(self, replica: Trainable, rows: int) -> None:
+        """Make all replicas equal, state outside the gradient averaged by ``rows``: before a validation or a save."""
+        ...
+
+    def state(self, replica: Trainable) -> State:
+        """The whole state, on every rank; all ranks must call it."""
+        ...
+

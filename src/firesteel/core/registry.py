@@ -1,0 +1,36 @@
+"""Frameworks found by name, through entry points, so that an outsider's is loaded by the same path as ours."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from firesteel.core.errors import UnknownName
+
+if TYPE_CHECKING:
+    from firesteel.core.ports import Framework
+
+__all__ = ["framework", "framework_names"]
+
+_GROUP = "firesteel.frameworks"
+
+
+@cache
+def _entry_points() -> dict[str, metadata.EntryPoint]:
+    return {entry.name: entry for entry in metadata.entry_points(group=_GROUP)}
+
+
+def framework_names() -> list[str]:
+    """The names that are registered in this environment, sorted."""
+    return sorted(_entry_points())
+
+
+@cache
+def framework(name: str) -> Framework:
+    """The framework of this name. Loads its module, which may import the framework itself."""
+    entry = _entry_points().get(name)
+    if entry is None:
+        raise UnknownName("framework", name, framework_names())
+    found: Framework = entry.load()
+    return found

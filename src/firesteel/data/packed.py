@@ -1,0 +1,47 @@
+"""Many rows in one: a block of tensors as a JSON header and one run of bytes.
+
+How ndarrays cross Spark without a Python object per row: XShards on their way into a training, local arrays on their way
+to be scored, predictions on their way back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from firesteel.core.spec import Batch
+
+__all__ = ["BLOCK_BYTES", "PACKED_SCHEMA", "cut", "pack", "unpack"]
+
+BLOCK_BYTES = 8 << 20
+PACKED_SCHEMA = "header string, data binary"
+
+
+def pack(batch: Batch) -> tuple[str, bytes]:
+    """Header and bytes. Object arrays are not for this."""
+    arrays = {name: np.ascontiguousarray(values) for name, values in batch.items()}
+    header = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
+    return json.dumps(header), b"".join(array.tobytes() for array in arrays.values())
+
+
+def unpack(header: str, data: Any) -> Batch:
+    """The reverse: read-only views of ``data`` (anything with a buffer)."""
+    batch: Batch = {}
+    offset = 0
+    for name, dtype, shape in json.loads(header):
+        count = int(np.prod(shape, dtype=np.int64))
+        batch[name] = np.frombuffer(data, dtype, count, offset).reshape(shape)
+        offset += batch[name].nbytes
+    return batch
+
+
+def cut(batch: Batch, block_bytes: int = BLOCK_BYTES, at_least: int = 1) -> Iterator[Batch]:
+    """Pieces of about ``block_bytes``, and no fewer than ``at_least`` where there are rows for them."""
+    rows = len(next(iter(batch.values())))
+    row_bytes = max(1, sum(values.nbytes for values in batch.values()) // max(1, rows))
+    step = max(1, min(block_bytes // row_bytes, -(-rows // at_least)))
+    for begin in range(0, rows, step):
+        yield {name: values[begin : begin + step] for name, values in batch.items()}

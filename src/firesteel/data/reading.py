@@ -1,0 +1,126 @@
+"""Which columns of a DataFrame make which tensors of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from firesteel.core.errors import SchemaError
+from firesteel.core.spec import Batch
+from firesteel.data.arrow import Column, to_numpy
+from firesteel.data.frame import columns_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+__all__ = ["Reading", "Tensor", "check_weights", "expression", "make_reading"]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor of a batch, and the columns it is made of: several are joined along the last axis."""
+
+    name: str
+    columns: tuple[Column, ...]
+
+    def join(self, arrays: Sequence[Any]) -> Any:
+        """The columns' arrays as one. Scalars count as vectors of length 1."""
+        if len(arrays) == 1:
+            return arrays[0]
+        parts = [array[:, None] if array.ndim == 1 else array for array in arrays]
+        if len({part.shape[:-1] for part in parts}) > 1:
+            shapes = ", ".join(f"{c.name} {p.shape[1:]}" for c, p in zip(self.columns, parts, strict=True))
+            raise SchemaError(f"columns that are joined into one input must have equal leading dimensions: {shapes}")
+        return np.concatenate(parts, axis=-1)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a task turns record batches into batches. Columns are read by place: the engine selects them in this order."""
+
+    tensors: tuple[Tensor, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tensors' names."""
+        return tuple(tensor.name for tensor in self.tensors)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """All columns, in the order in which they are selected."""
+        return tuple(column for tensor in self.tensors for column in tensor.columns)
+
+    def select(self, df: DataFrame) -> list[Any]:
+        """Spark expressions for the columns, renamed ``c0``, ``c1``, …"""
+        return [expression(df, column.name).alias(f"c{index}") for index, column in enumerate(self.columns)]
+
+    def batch(self, rows: pa.RecordBatch, places: Sequence[int] | None = None) -> Batch:
+        """The tensors of these rows; ``places`` are this reading's columns, the first ones by default. Runs in a task."""
+        batch: Batch = {}
+        at = iter(range(len(self.columns)) if places is None else places)
+        for tensor in self.tensors:
+            arrays = [to_numpy(rows.column(next(at)), column) for column in tensor.columns]
+            batch[tensor.name] = tensor.join(arrays)
+        if "w" in batch:
+            check_weights(batch["w"], self.tensors[-1].columns[0].name)
+        return batch
+
+
+def expression(df: DataFrame, name: str) -> Any:
+    """The Spark column of this name; ``"a.b"`` is a field of a struct unless a column has that very name."""
+    from pyspark.sql import functions
+
+    if name in df.columns:
+        return functions.col("`" + name.replace("`", "``") + "`")
+    return functions.col(".".join(f"`{part}`" for part in name.split(".")))
+
+
+def check_weights(weights: Any, name: str) -> None:
+    """Row weights must not be negative."""
+    if len(weights) and weights.min() < 0:
+        raise SchemaError(f"column {name!r} has a negative row weight: {weights.min()}", column=name)
+
+
+def make_reading(
+    schema: StructType,
+    features: Sequence[str],
+    labels: Sequence[str] = (),
+    weight: str | None = None,
+    inputs: tuple[int, int | None] = (1, 1),
+) -> Reading:
+    """Match columns to a model that takes ``inputs`` = (at least, at most) inputs; ``SchemaError`` where they do not fit."""
+    columns = columns_of(schema, features, role="feature")
+    least, most = inputs
+    count = len(columns)
+    if count >= least and (most is None or count <= most):
+        tensors = [Tensor(f"x{index}", (column,)) for index, column in enumerate(columns)]
+    elif least <= 1 and count > 1:
+        tensors = [Tensor("x0", columns)]
+    else:
+        takes = str(least) if least == most else f"{least} to {most or 'any number of'}"
+        raise SchemaError(
+            f"the model takes {takes} inputs, but there are {count} feature columns: {', '.join(features)}",
+            expected=f"{takes} columns",
+            found=f"{count} columns",
+        )
+    for index, column in enumerate(columns_of(schema, labels, role="label")):
+        tensors.append(Tensor(f"y{index}", (column,)))
+    if weight is not None:
+        (column,) = columns_of(schema, [weight], role="sample weight")
+        if column.kind != "scalar":
+            raise SchemaError(f"column {weight!r} must hold one number per row, to be used as a weight", column=weight)
+        tensors.append(Tensor("w", (Column(column.name, "scalar", "float32"),)))
+    for column in (c for tensor in tensors for c in tensor.columns):
+        if column.kind in ("bytes", "string", "map"):
+            raise SchemaError(
+                f"column {column.name!r} holds {column.kind}, which this model cannot be fed; "
+                f"cast it to numbers, or mark a binary column with firesteel.data.frame.as_tensor_column",
+                column=column.name,
+                found=column.kind,
+            )
+    return Reading(tuple(tensors))

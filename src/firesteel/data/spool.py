@@ -1,0 +1,158 @@
+"""A rank's rows as typed blocks in anonymous files: written once by the task, mapped by its child.
+
+One file per tensor, rows one after the other. The files have no name on disk, so that whatever dies, however it
+dies, leaves nothing behind. Written in the task, read in its child through inherited descriptors.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from firesteel.core.errors import ClusterError, SchemaError
+from firesteel.core.spec import Batch, Signature, TensorSpec
+
+__all__ = ["Block", "SpoolReader", "SpoolWriter", "spool_directory"]
+
+_RESIDENT_BYTES = 64 << 20
+
+
+def spool_directory() -> str:
+    """Where Spark lets its tasks keep scratch files, else the system's place for them."""
+    for path in os.environ.get("SPARK_LOCAL_DIRS", "").split(","):
+        if path and os.path.isdir(path) and os.access(path, os.W_OK):
+            return path
+    return tempfile.gettempdir()
+
+
+@dataclass(frozen=True)
+class Block:
+    """The rows of one partition: which, where they begin in the spool, how many there are."""
+
+    partition: int
+    begin: int
+    rows: int
+
+
+class SpoolWriter:
+    """Takes a rank's batches as they arrive from Spark. Lives in the task; a context manager."""
+
+    def __init__(self, tensors: tuple[str, ...], directory: str | None = None) -> None:
+        self._directory = directory or spool_directory()
+        self._files = {name: tempfile.TemporaryFile(dir=self._directory, buffering=0) for name in tensors}  # noqa: SIM115
+        self._specs: dict[str, TensorSpec] = {}
+        self._blocks: list[Block] = []
+        self._rows = 0
+
+    def __enter__(self) -> SpoolWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for file in self._files.values():
+            file.close()
+
+    @property
+    def descriptors(self) -> dict[str, int]:
+        """File descriptors by tensor name, for a child to inherit."""
+        return {name: file.fileno() for name, file in self._files.items()}
+
+    @property
+    def signature(self) -> Signature | None:
+        """The tensors as the data turned out to be; ``None`` before the first row."""
+        return Signature(tuple(self._specs[name] for name in self._files)) if self._specs else None
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """One entry for each partition that had rows."""
+        return tuple(self._blocks)
+
+    def append(self, partition: int, batch: Batch) -> None:
+        """Add rows of ``partition``; a partition's rows come in one piece, in order."""
+        rows = len(next(iter(batch.values())))
+        if rows == 0:
+            return
+        for name, file in self._files.items():
+            values = np.ascontiguousarray(batch[name])
+            self._check(name, values)
+            _write_all(file, values, self._directory)
+        if self._blocks and self._blocks[-1].partition == partition:
+            last = self._blocks.pop()
+            self._blocks.append(Block(partition, last.begin, last.rows + rows))
+        else:
+            self._blocks.append(Block(partition, self._rows, rows))
+        self._rows += rows
+
+    def _check(self, name: str, values: npt.NDArray[Any]) -> None:
+        found = TensorSpec(name, values.dtype.str, tuple(values.shape[1:]))
+        known = self._specs.setdefault(name, found)
+        if known != found:
+            raise SchemaError(
+                f"rows of {name!r} have shape {known.shape} at first and {found.shape} later: "
+                f"all rows must have the same shape",
+                column=name,
+                expected=str(known.shape),
+                found=str(found.shape),
+            )
+
+
+def _write_all(file: Any, values: npt.NDArray[Any], directory: str) -> None:
+    view = memoryview(values.reshape(-1).view(np.uint8))
+    try:
+        while view:
+            view = view[file.write(view) :]
+    except OSError as error:
+        raise ClusterError(
+            f"the spool in {directory} could not be written: {error.strerror}. "
+            f"Free some space there, or point spark.local.dir to a larger disk."
+        ) from error
+
+
+class SpoolReader:
+    """Rows by number from a spool. Lives in the child; holds a bounded part of the files in memory."""
+
+    def __init__(self, descriptors: dict[str, int], signature: Signature, blocks: tuple[Block, ...]) -> None:
+        self.signature = signature
+        self.blocks = blocks
+        self._rows = sum(block.rows for block in blocks)
+        self._maps: dict[str, mmap.mmap] = {}
+        self._arrays: dict[str, npt.NDArray[Any]] = {}
+        self._touched = 0
+        for spec in signature:
+            size = spec.row_bytes * self._rows
+            shape = (self._rows, *spec.shape)
+            if size == 0:
+                self._arrays[spec.name] = np.empty(shape, spec.dtype)  # type: ignore[arg-type]
+                continue
+            mapped = mmap.mmap(descriptors[spec.name], size, access=mmap.ACCESS_READ)
+            self._maps[spec.name] = mapped
+            self._arrays[spec.name] = np.frombuffer(mapped, spec.dtype).reshape(shape)  # type: ignore[arg-type]
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Batch:
+        """A copy of these rows (numbers count through the whole spool), in this order."""
+        batch = {name: np.take(array, rows, axis=0) for name, array in self._arrays.items()}
+        self._release(sum(array.nbytes for array in batch.values()))
+        return batch
+
+    def empty(self) -> Batch:
+        """A batch of no rows, with the right dtypes and shapes."""
+        return {name: array[:0] for name, array in self._arrays.items()}
+
+    def arrays(self) -> Batch:
+        """All rows, mapped, not copied."""
+        return dict(self._arrays)
+
+    def _release(self, touched: int) -> None:
+        # Mapped pages count as resident until they are let go of. They stay in the page cache, so that coming
+        # back to one costs a minor fault (measured: a few milliseconds for each 64 MiB).
+        self._touched += touched
+        if self._touched > _RESIDENT_BYTES:
+            self._touched = 0
+            for mapped in self._maps.values():
+                mapped.madvise(mmap.MADV_DONTNEED)

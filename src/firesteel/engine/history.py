@@ -1,0 +1,86 @@
+"""What a training left behind: one record per epoch, and the scalars of every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from firesteel.core.errors import UnknownName
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["History", "Scalars", "Summaries"]
+
+Record = dict[str, Any]
+Scalars = dict[str, list[list[float]]]
+"""By tag: ``[step, value, wall time]`` in order."""
+
+_TRAIN_TAGS = ("LearningRate", "Loss", "Throughput")
+
+
+class History(list[Record]):
+    """A list with one dict per epoch."""
+
+    @property
+    def epochs(self) -> list[Record]:
+        """The records, as plain dicts."""
+        return [dict(record) for record in self]
+
+    @property
+    def history(self) -> dict[str, list[Any]]:
+        """The records as a dict of lists, as Keras has it; a key that an epoch lacks is ``None`` there."""
+        keys = list(dict.fromkeys(key for record in self for key in record))
+        return {key: [record.get(key) for record in self] for key in keys}
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per epoch."""
+        import pandas as pd
+
+        return pd.DataFrame(self.epochs)
+
+
+class Summaries:
+    """Scalars of all fits of one estimator, in memory."""
+
+    def __init__(self) -> None:
+        self._train: Scalars = {}
+        self._validation: Scalars = {}
+
+    def add_train(self, rows: Iterable[tuple[int, float, dict[str, float]]]) -> None:
+        """Rows of (step, wall time, values by tag)."""
+        _add(self._train, rows)
+
+    def add_validation(self, rows: Iterable[tuple[int, float, dict[str, float]]]) -> None:
+        """Rows of (step, wall time, values by tag)."""
+        _add(self._validation, rows)
+
+    def train(self, tag: str | None) -> Any:
+        """Entries of a tag; all of them for ``None``; ``None`` before the first step."""
+        return _find(self._train, tag, _TRAIN_TAGS)
+
+    def validation(self, tag: str | None) -> Any:
+        """Entries of a tag, also under the names that old scripts use for it."""
+        old = {
+            "Top1Accuracy": [name for name in self._validation if name.endswith("Accuracy") and name != "Top5Accuracy"],
+            "AucScore": [name for name in self._validation if name == "AUC"],
+        }
+        if tag not in self._validation and tag in old and old[tag]:
+            tag = old[tag][0]
+        return _find(self._validation, tag, (*self._validation, "Loss", *old, "Top5Accuracy", "MAE"))
+
+
+def _add(scalars: Scalars, rows: Iterable[tuple[int, float, dict[str, float]]]) -> None:
+    for step, wall_time, values in rows:
+        for tag, value in values.items():
+            scalars.setdefault(tag, []).append([int(step), float(value), float(wall_time)])
+
+
+def _find(scalars: Scalars, tag: str | None, known: Iterable[str]) -> Any:
+    if tag is None:
+        return {name: [list(entry) for entry in entries] for name, entries in scalars.items()}
+    if tag not in scalars:
+        if tag not in set(known):
+            raise UnknownName("summary tag", tag, set(known) | set(scalars))
+        return None
+    return [list(entry) for entry in scalars[tag]]

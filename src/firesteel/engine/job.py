@@ -1,0 +1,71 @@
+"""What the driver hands to each rank for a fit, and how a rank's task carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from firesteel.cluster.devices import task_gpus
+from firesteel.cluster.roles import Role
+from firesteel.cluster.seat import Seat
+from firesteel.core.plan import Fit
+from firesteel.data.seating import Decoder
+from firesteel.data.spool import SpoolWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["FitJob", "Stream", "TaskCard", "seat_and_train"]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Rows that every replica makes for itself: a loader, or a creator ``(config, batch_size)``."""
+
+    source: Any
+    is_creator: bool
+    config: dict[str, Any]
+    batch_size: int | None
+    auto_shard: bool = True
+
+
+@dataclass(frozen=True)
+class FitJob:
+    """The child's half. Exactly one of rows in the spool, rows on the driver (``"train"``), or a stream."""
+
+    plan: Fit
+    stream: Stream | None = None
+    is_relayed: bool = False
+    validation_stream: Stream | None = None
+    config: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class TaskCard:
+    """The task's half: the packed ``FitJob``, and how its rows are read."""
+
+    payload: bytes
+    decoder: Decoder
+    tensors: tuple[str, ...]
+    threads: int
+
+
+def seat_and_train(seat: Seat, batches: Iterator[pa.RecordBatch], card: TaskCard) -> None:
+    """A rank's task: spool the rows while the child wakes up, report what came, let the child train."""
+    from pyspark import TaskContext
+
+    gpus = task_gpus(TaskContext.get())
+    role = Role(seat.rank, seat.world, card.threads, "cuda" if gpus else "cpu", gpus or None)
+    with SpoolWriter(card.tensors) as spool:
+        seat.start_child("firesteel.engine.worker:main", card.payload, spool.descriptors, role)
+        for rows in batches:
+            seat.check()
+            for partition, batch in card.decoder.batches(rows):
+                spool.append(partition, batch)
+        signature = spool.signature
+        report = {
+            "blocks": [[block.partition, block.begin, block.rows] for block in spool.blocks],
+            "tensors": None if signature is None else [[t.name, t.dtype, list(t.shape)] for t in signature],
+        }
+        seat.work(seat.ready(report))

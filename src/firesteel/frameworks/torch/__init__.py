@@ -1,0 +1,75 @@
+"""The torch bench. Registered under ``firesteel.frameworks``; nobody imports it by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from firesteel.core.errors import missing_extra
+from firesteel.core.program import Program
+from firesteel.core.spec import Batch
+
+try:
+    import torch as _torch
+except ModuleNotFoundError as error:  # pragma: no cover - shown by the error's text
+    raise missing_extra("torch", "torch") from error
+
+from firesteel.frameworks.torch.program import capture, input_range, make, make_model
+from firesteel.frameworks.torch.replica import TorchReplica, load_into
+from firesteel.frameworks.torch.state import pack_file, pack_model, pack_tree, read_state_dict, unpack_file, unpack_tree
+from firesteel.frameworks.torch.stream import is_sharded, stream
+
+__all__ = ["TorchFramework", "framework"]
+
+
+class TorchFramework:
+    """How torch programs are captured on the driver and brought to life in a process; see ``core.ports.Framework``."""
+
+    name = "torch"
+    packages = ("torch",)
+
+    def accepts(self, model: object) -> bool:
+        """A module, or a class of one."""
+        return isinstance(model, _torch.nn.Module) or (isinstance(model, type) and issubclass(model, _torch.nn.Module))
+
+    def capture(self, model: object, **parts: Any) -> Program:
+        """See ``program.capture``."""
+        return capture(model, **parts)
+
+    def replica(self, program: Program, device: str = "cpu", threads: int = 1) -> TorchReplica:
+        """A replica in this process, on this device (``"auto"``: a GPU if there is one)."""
+        if device == "auto":
+            device = "cuda" if _torch.cuda.is_available() else "cpu"
+        return TorchReplica(program, device, threads)
+
+    def stream(
+        self, source: object, batch_size: int | None, seed: int, epoch: int, has_labels: bool = True
+    ) -> Iterator[Batch]:
+        """See ``stream.stream``."""
+        return stream(source, batch_size, seed, epoch, has_labels)
+
+    def is_sharded(self, source: object) -> bool:
+        """See ``stream.is_sharded``."""
+        return is_sharded(source)
+
+    def is_loader(self, source: object) -> bool:
+        """Whether this is a loader, whose batches are the global ones."""
+        return isinstance(source, _torch.utils.data.DataLoader)
+
+    def input_range(self, model: object) -> tuple[int, int | None]:
+        """See ``program.input_range``."""
+        return input_range(model)
+
+    # What the driver does with a model in its own hands.
+    make = staticmethod(make)
+    make_model = staticmethod(make_model)
+    load_into = staticmethod(load_into)
+    pack_file = staticmethod(pack_file)
+    pack_model = staticmethod(pack_model)
+    pack_tree = staticmethod(pack_tree)
+    read_state_dict = staticmethod(read_state_dict)
+    unpack_file = staticmethod(unpack_file)
+    unpack_tree = staticmethod(unpack_tree)
+
+
+framework = TorchFramework()

@@ -1,0 +1,30 @@
+"""torch's DistributedDataParallel with rows weighted: each rank's gradient counts by its part of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+__all__ = ["wrap"]
+
+
+def wrap(model: nn.Module, share: Callable[[], float]) -> nn.Module:
+    """``model`` under DDP. ``share()`` is this rank's part of the step's rows, asked for at every backward."""
+    # Unused parameters are looked for: a model may leave some out, and DDP would wait for them for ever.
+    wrapped = DistributedDataParallel(model, broadcast_buffers=False, find_unused_parameters=True)
+
+    def reduce(state: object, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        gradient = bucket.buffer()
+        weight = share()
+        if weight == 0.0:
+            gradient.zero_()  # not a product: a row of zeros may well give NaN
+        else:
+            gradient.mul_(weight)
+        work = distributed.all_reduce(gradient, async_op=True)
+        return work.get_future().then(lambda future: future.value()[0])
+
+    wrapped.register_comm_hook(None, reduce)
+    return wrapped

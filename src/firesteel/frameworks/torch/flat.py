@@ -1,0 +1,103 @@
+"""A model's trainable parameters as one flat buffer per dtype, so that replicas exchange few, large arrays.
+
+Parameters become views of the weight buffer: what a collective writes there is in the model at once, and a slice
+of it is a flat parameter that any elementwise optimizer can update.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+__all__ = ["Flat", "Piece", "flatten"]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A run of one parameter's elements inside a slice: parameter number, and where it begins and ends in it."""
+
+    parameter: int
+    begin: int
+    end: int
+    offset: int  # of the parameter in the flat buffer
+
+
+class Flat:
+    """All trainable parameters of one dtype.
+
+    The gradient buffer has two more parts than the weights: one element per parameter that tells whether it got a
+    gradient at all (optimizers pass over those that did not), and one for the loss.
+    """
+
+    def __init__(self, numbers: list[int], parameters: list[torch.nn.Parameter]) -> None:
+        self.numbers = numbers
+        self.parameters = parameters
+        self.places = {number: place for place, number in enumerate(numbers)}
+        first = parameters[0]
+        self.offsets = np.concatenate([[0], np.cumsum([p.numel() for p in parameters])]).astype(int).tolist()
+        self.size = self.offsets[-1]
+        self.values = torch.empty(self.size, dtype=first.dtype, device=first.device)
+        wide = torch.float64 if first.dtype == torch.float64 else torch.float32
+        self.gradient = torch.zeros(self.size + len(parameters) + 1, dtype=wide)
+        for parameter, begin, end in zip(parameters, self.offsets, self.offsets[1:], strict=False):
+            self.values[begin:end].copy_(parameter.data.reshape(-1))
+            parameter.data = self.values[begin:end].view(parameter.shape)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether NumPy can see the weights in place."""
+        return self.values.device.type == "cpu" and self.values.dtype in (torch.float32, torch.float64)
+
+    def collect(self, loss: float) -> None:
+        """Copy the parameters' gradients into the buffer."""
+        mask = self.gradient[self.size :]
+        for index, (parameter, begin) in enumerate(zip(self.parameters, self.offsets, strict=False)):
+            part = self.gradient[begin : self.offsets[index + 1]]
+            if parameter.grad is None:
+                part.zero_()
+                mask[index] = 0.0
+            else:
+                grad = parameter.grad
+                part.copy_((grad.to_dense() if grad.is_sparse else grad).reshape(-1))
+                mask[index] = 1.0
+        self.gradient[-1] = loss
+
+    def spread(self) -> None:
+        """Give the buffer's parts back to the parameters as their gradients."""
+        has = self.gradient[self.size : -1].numpy() > 0
+        for index, parameter in enumerate(self.parameters):
+            part = self.gradient[self.offsets[index] : self.offsets[index + 1]]
+            parameter.grad = part.view(parameter.shape).to(parameter.device, parameter.dtype) if has[index] else None
+
+    def pieces(self, begin: int, end: int) -> list[Piece]:
+        """The parameters, or parts of them, between two places of the buffer."""
+        found = []
+        for number, low, high in zip(self.numbers, self.offsets, self.offsets[1:], strict=False):
+            first, last = max(begin, low), min(end, high)
+            if first < last:
+                found.append(Piece(number, first - low, last - low, low))
+        return found
+
+    def to_numpy(self) -> npt.NDArray[Any]:
+        """The weights; in place where ``is_shared``, else a copy."""
+        return self.values.numpy() if self.is_shared else self.values.float().cpu().numpy()
+
+    def from_numpy(self, array: npt.NDArray[Any]) -> None:
+        """Take over weights that ``to_numpy`` gave."""
+        if not self.is_shared:
+            self.values.copy_(torch.from_numpy(array))
+
+
+def flatten(parameters: list[torch.nn.Parameter]) -> list[Flat]:
+    """One ``Flat`` per dtype, over the parameters that are trained; numbers count through ``parameters``."""
+    groups: dict[tuple[torch.dtype, torch.device], tuple[list[int], list[torch.nn.Parameter]]] = {}
+    for number, parameter in enumerate(parameters):
+        if parameter.requires_grad:
+            numbers, members = groups.setdefault((parameter.dtype, parameter.device), ([], []))
+            numbers.append(number)
+            members.append(parameter)
+    return [Flat(numbers, members) for numbers, members in groups.values()]

@@ -1,0 +1,84 @@
+"""Batches from torch's own loaders and datasets, and from whatever a data creator returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from firesteel.core.errors import UnsupportedError
+from firesteel.core.spec import Batch, batch_of
+
+__all__ = ["is_sharded", "stream"]
+
+
+def stream(source: object, batch_size: int | None, seed: int, epoch: int, has_labels: bool = True) -> Iterator[Batch]:
+    """Batches in the source's own order. Random samplers become a function of (seed, epoch), the same on every rank."""
+    if isinstance(source, Dataset) and not isinstance(source, DataLoader):
+        source = DataLoader(source, batch_size=batch_size or 32)
+    if isinstance(source, tuple) and all(hasattr(part, "__len__") for part in source) and _is_arrays(source):
+        source = _cut(source, batch_size or 32)
+    if not isinstance(source, Iterable):
+        raise UnsupportedError(
+            f"a data creator must return a DataLoader, a torch Dataset, a tuple of arrays or an iterable of batches, "
+            f"not {type(source).__qualname__}"
+        )
+    state = torch.random.get_rng_state()
+    torch.manual_seed(int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0]))
+    if isinstance(source, DataLoader) and isinstance(source.sampler, DistributedSampler):
+        source.sampler.set_epoch(epoch)
+    iterator = iter(source)
+    torch.random.set_rng_state(state)
+    for element in iterator:
+        yield as_batch(element, has_labels)
+
+
+def is_sharded(source: object) -> bool:
+    """Whether the source gives each rank rows of its own."""
+    return isinstance(source, DataLoader) and isinstance(source.sampler, DistributedSampler)
+
+
+def as_batch(element: Any, has_labels: bool) -> Batch:
+    """``(x, y[, w])``, ``{"x": …}`` or ``x`` alone, as a batch."""
+    if isinstance(element, dict) and "x" in element and set(element) <= {"x", "y", "w"}:
+        element = tuple(element[key] for key in ("x", "y", "w") if key in element)
+    if isinstance(element, dict) or not isinstance(element, (tuple, list)):
+        return batch_of(element, convert=_array)
+    if not has_labels or len(element) == 1:
+        return batch_of(element[0], convert=_array)
+    return batch_of(*element[:3], convert=_array)
+
+
+def _array(value: Any) -> Any:
+    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+
+
+def _is_arrays(parts: tuple[Any, ...]) -> bool:
+    return all(isinstance(leaf, (np.ndarray, torch.Tensor)) for part in parts for leaf in _leaves(part))
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _leaves(part)
+    else:
+        yield value
+
+
+def _cut(parts: tuple[Any, ...], batch_size: int) -> Iterator[Any]:
+    rows = len(next(_leaves(parts[0])))
+    for begin in range(0, rows, batch_size):
+        yield tuple(_slice(part, begin, begin + batch_size) for part in parts)
+
+
+def _slice(value: Any, begin: int, end: int) -> Any:
+    if isinstance(value, dict):
+        return {key: _slice(part, begin, end) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_slice(part, begin, end) for part in value]
+    return value[begin:end]

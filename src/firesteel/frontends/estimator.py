@@ -1,0 +1,90 @@
+"""The Estimator's door: one object to train, evaluate and score a model on Spark.
+
+Words in, plans out: what follows checks what the user said, makes a plan of it, and hands it to the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from firesteel.frontends.torch_estimator import TorchEstimator
+
+__all__ = ["Estimator"]
+
+
+class Estimator:
+    """Made by one of its ``from_…`` functions; then ``fit``, ``evaluate`` and ``predict``.
+
+    Example:
+        >>> est = Estimator.from_torch(model=Net, optimizer=make_optimizer, loss=nn.MSELoss())  # doctest: +SKIP
+        >>> est.fit(df, epochs=2, batch_size=64, feature_cols="features", label_cols="label")  # doctest: +SKIP
+        >>> est.predict(df, feature_cols="features").show()  # doctest: +SKIP
+    """
+
+    @staticmethod
+    def from_torch(
+        *,
+        model: Any = None,
+        optimizer: Any = None,
+        loss: Any = None,
+        metrics: Any = None,
+        scheduler_creator: Callable[..., Any] | None = None,
+        scheduler_step_freq: str | None = "batch",
+        config: dict[str, Any] | None = None,
+        backend: str = "bigdl",
+        workers_per_node: int = 1,
+        model_dir: str | None = None,
+        sync_batchnorm: bool = False,
+        seed: int | None = None,
+        precision: str | None = None,
+        sync: str | None = None,
+    ) -> TorchEstimator:
+        """An estimator of a PyTorch model.
+
+        Args:
+            model: a module, a class of one, or ``model_creator(config)``.
+            optimizer: a torch optimizer made on that model, ``optimizer_creator(model, config)``, or one of
+                ``firesteel.learn.optimizers``. Not needed to predict.
+            loss: a module, a loss class, a function ``(output, target)``, or a creator ``(config)``.
+            metrics: one, a list, or a dict of ``firesteel.learn.metrics`` or functions ``(preds, targets)``.
+            scheduler_creator: ``(optimizer, config)`` → any torch schedule, stepped each ``scheduler_step_freq``.
+            config: a dict that creators get a copy of.
+            backend: ``"bigdl"`` (each replica updates its slice of the weights) or ``"torch_distributed"`` (DDP; also
+                ``"spark"``, ``"ray"``). The numbers learnt are the same.
+            workers_per_node: replicas on each node; a ``local[k]`` is one node.
+            model_dir: where checkpoints go, and TensorBoard files unless ``set_tensorboard`` says otherwise.
+            sync_batchnorm: batch-norm sees the whole step's rows, not its replica's.
+            seed: fixes weights made by creators, shuffling and dropout.
+            precision: ``"bf16"`` computes forward and backward under autocast; weights stay as they are.
+            sync: overrides the backend's way to agree: ``"all-reduce"``, ``"sharded"``, ``"native"``, or ``"averaging"``.
+
+        Raises:
+            PlanError: the parts do not fit together.
+        """
+        from firesteel.frontends.torch_estimator import TorchEstimator
+
+        return TorchEstimator(
+            model=model,
+            optimizer=optimizer,
+            loss=loss,
+            metrics=metrics,
+            scheduler_creator=scheduler_creator,
+            scheduler_step_freq=scheduler_step_freq,
+            config=config,
+            backend=backend,
+            workers_per_node=workers_per_node,
+            model_dir=model_dir,
+            sync_batchnorm=sync_batchnorm,
+            seed=seed,
+            precision=precision,
+            sync=sync,
+        )
+
+    @staticmethod
+    def latest_checkpoint(checkpoint_dir: str) -> str:
+        """Path of the newest checkpoint's model file; ``CheckpointError`` if there is none."""
+        from firesteel.engine.checkpoint import latest
+
+        return latest(checkpoint_dir)

@@ -1,0 +1,5 @@
+"""``firesteel.learn.pytorch``: the Estimator under the path that documents use."""
+
+from firesteel.frontends.estimator import Estimator
+
+__all__ = ["Estimator"]

@@ -1,0 +1,24 @@
+"""Native: the framework agrees on gradients during the backward (torch's DDP); what is left is the update."""
+
+from __future__ import annotations
+
+from firesteel.core.ports import Group, Trainable
+from firesteel.sync.allreduce import AllReduce
+
+__all__ = ["Native"]
+
+
+class Native(AllReduce):
+    """See ``core.ports.Sync``. Falls back on all-reduce where the framework cannot do it for this program."""
+
+    def join(self, replica: Trainable, group: Group) -> None:
+        """Start from rank 0's weights; hand agreement over to the framework."""
+        super().join(replica, group)
+        self._is_native = group.size > 1 and replica.go_native()
+
+    def commit(self, replica: Trainable) -> None:
+        """Update with what the backward agreed on."""
+        if self._is_native:
+            replica.update()
+        else:
+            super().commit(replica)

@@ -1,4 +1,4 @@
-"""One Spark session for the whole run: starting a JVM costs more than most tests."""
+"""One Spark session for the whole run, with room for three replicas: starting a JVM costs more than most tests."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ def spark() -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     # Two cores: a JVM that compiles little and collects on one thread starts seconds earlier.
     os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     session = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master("local[3]")
         .appName("firesteel-tests")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.pyspark.python", sys.executable)
         .getOrCreate()

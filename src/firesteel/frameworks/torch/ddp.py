@@ -1,7 +1,6 @@
 """torch's DistributedDataParallel with rows weighted: each rank's gradient counts by its part of the step."""
 
-from __future__ import annotations
-
+# No `from __future__ import annotations` here: DDP reads its hook's annotations, and would find strings.
 from collections.abc import Callable
 
 import torch

@@ -94,7 +94,7 @@ class Criterion:
             return target
         if self._wants_index:
             return self._index_target(output, target)
-        if target.shape != output.shape and target.squeeze(-1).shape == output.squeeze(-1).shape:
+        if (*target.shape, 1) == tuple(output.shape) or tuple(target.shape) == (*output.shape, 1):
             target = target.reshape(output.shape)
         if self._wants_pair:
             if target.shape != output.shape:

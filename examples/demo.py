@@ -120,12 +120,7 @@ def run(options, work):
     config = {"side": side, "channels": 32 if side < 16 else 8, "lr": 2e-3}
     batch_size = 32 if side < 16 else 64
     estimator = make_estimator(config)
-    history = estimator.fit(train, epochs=options.epochs, batch_size=batch_size, validation_data=test, **COLUMNS)
-    for record in history.epochs:
-        print(
-            f"epoch {record['epoch']}: train loss {record['train_loss']:.4f}, "
-            f"test loss {record['val_loss']:.4f}, test accuracy {record['val_Accuracy']:.4f}"
-        )
+    estimator.fit(train, epochs=options.epochs, batch_size=batch_size, validation_data=test, **COLUMNS)
     accuracy = estimator.evaluate(test, **COLUMNS)["Accuracy"]
     print(f"test accuracy: {accuracy:.2%}")
 

@@ -12,91 +12,77 @@ __all__ = ["Display"]
 
 _log = logging.getLogger("firesteel.replica")
 
+_STATUS_FORMAT = "{desc} [{elapsed}]"
+_STEPS_FORMAT = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps{postfix}"
+_ENDLESS_FORMAT = "{desc}: {n_fmt} steps{postfix}"
+
 
 class Display:
-    """Driver only. Events may come from any thread; the bar itself moves in the caller's.
+    """Driver only. Events may come from any thread; the screen changes in the caller's.
 
     Args:
         world: replicas.
         epochs: the number of the last epoch.
-        first_epoch: epochs done before.
         verbose: 0 = nothing on the screen.
     """
 
-    def __init__(self, world: int, epochs: int, first_epoch: int, verbose: int) -> None:
+    def __init__(self, world: int, epochs: int, verbose: int) -> None:
         self._world = world
         self._epochs = epochs
         self._verbose = verbose
         self._is_live = verbose > 0 and _is_interactive()
         self._lock = threading.Lock()
         self._bar: Any = None
-        self._last: dict[str, Any] | None = None
+        self._event: dict[str, Any] | None = None
+        self._record: dict[str, Any] = {}
         self._lines: list[str] = []
         self._began = time.perf_counter()
-        self._record: dict[str, Any] = {}
 
     def line(self, rank: int, text: str) -> None:
         """A line that a replica printed."""
         _log.info("replica %d | %s", rank, text)
-        if self._verbose:
-            with self._lock:
-                self._lines.append(f"replica {rank} | {text}")
-            if not self._is_live:
-                self._flush()
+        self._say(f"replica {rank} | {text}")
 
     def progress(self, event: dict[str, Any]) -> None:
         """Where rank 0 stands."""
         with self._lock:
-            self._last = event
+            self._event = event
 
     def epoch(self, record: dict[str, Any]) -> None:
         """An epoch's record."""
-        parts = [f"epoch {record['epoch']}/{max(self._epochs, record['epoch'])}"]
-        parts += [f"{key} {value:.4g}" for key, value in record.items() if isinstance(value, float)]
         with self._lock:
             self._record = record
-            self._last = None
-            if self._verbose:
-                self._lines.append(" · ".join(parts))
-        if not self._is_live:
-            self._flush()
+        figures = [f"{key} {value:.4g}" for key, value in record.items() if isinstance(value, float)]
+        self._say(" · ".join([f"epoch {record['epoch']}/{max(self._epochs, record['epoch'])}", *figures]))
 
     def refresh(self, seated: int, alive: int) -> None:
-        """Draw what has changed."""
+        """Draw what has changed. Called by the thread that owns the screen."""
         self._flush()
         if not self._is_live:
             return
         with self._lock:
-            event = self._last
-        if event is None and self._bar is None and seated < self._world:
-            return
-        if event is None:
-            return
-        from tqdm.auto import tqdm
-
+            event, record = self._event, self._record
         if self._bar is None:
-            self._bar = tqdm(unit="step", leave=False, dynamic_ncols=True, file=sys.stderr)
-        bar = self._bar
-        bar.total = event["steps"]
-        bar.n = event["step"]
-        bar.set_description(f"epoch {event['epoch']}/{max(self._epochs, event['epoch'])}", refresh=False)
-        shown = {"rows/s": f"{event['rows_per_second']:,.0f}", "replicas": f"{alive}/{self._world}"}
-        if event["loss"] is not None:
-            shown = {"loss": f"{event['loss']:.4g}", **shown}
-        if event["steps"]:
-            left = (event["steps"] - event["step"]) + event["steps"] * max(0, self._epochs - event["epoch"])
-            shown["all done in"] = tqdm.format_interval(left * event["seconds_per_step"])
-        shown |= {k: f"{v:.4g}" for k, v in self._record.items() if k.startswith("val_") and isinstance(v, float)}
-        bar.set_postfix(shown, refresh=False)
-        bar.refresh()
+            from tqdm.auto import tqdm
+
+            self._bar = tqdm(leave=False, dynamic_ncols=True, file=sys.stderr, bar_format=_STATUS_FORMAT)
+        if event is None:
+            rest = "reading rows" if seated == self._world else "waiting for slots"
+            self._bar.set_description_str(f"{seated} of {self._world} replicas seated, {rest}")
+            return
+        self._bar.bar_format = _STEPS_FORMAT if event["steps"] else _ENDLESS_FORMAT
+        self._bar.total = event["steps"]
+        self._bar.n = event["step"]
+        self._bar.set_description_str(f"epoch {event['epoch']}/{max(self._epochs, event['epoch'])}", refresh=False)
+        self._bar.set_postfix(self._figures(event, record, alive))
 
     def end(self, steps: int, seconds: dict[str, float]) -> None:
         """One line: how long, and what the time went into."""
         total = sum(seconds.values())
-        if self._verbose and steps and total > 0:
+        if steps and total > 0:
             share = {key: f"{100 * value / total:.0f} %" for key, value in seconds.items()}
             took = time.perf_counter() - self._began
-            self._lines.append(
+            self._say(
                 f"{steps} steps on {self._world} replicas in {took:.1f} s; of the replicas' time {share['compute']} "
                 f"computing, {share['agree']} agreeing, {share['data']} waiting for data"
             )
@@ -108,6 +94,25 @@ class Display:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
+
+    def _figures(self, event: dict[str, Any], record: dict[str, Any], alive: int) -> dict[str, str]:
+        from tqdm.auto import tqdm
+
+        shown = {} if event["loss"] is None else {"loss": f"{event['loss']:.4g}"}
+        shown |= {key: f"{value:.4g}" for key, value in record.items() if key.startswith("val_") and isinstance(value, float)}
+        shown |= {"rows/s": f"{event['rows_per_second']:,.0f}", "replicas": f"{alive}/{self._world}"}
+        if event["steps"]:
+            left = event["steps"] - event["step"] + event["steps"] * max(0, self._epochs - event["epoch"])
+            shown["left"] = tqdm.format_interval(left * event["seconds_per_step"])
+        return shown
+
+    def _say(self, text: str) -> None:
+        if not self._verbose:
+            return
+        with self._lock:
+            self._lines.append(text)
+        if not self._is_live:
+            self._flush()  # a log has no cursor to keep in place: whoever has something to say writes it
 
     def _flush(self) -> None:
         with self._lock:

@@ -126,7 +126,14 @@ class ReplicaFailed(ClusterError):
     """
 
     def __init__(
-        self, message: str, *, rank: int, host: str = "?", step: int | None = None, traceback: str = "", kind: str = "user"
+        self,
+        message: str,
+        *,
+        rank: int,
+        host: str = "?",
+        step: int | None = None,
+        traceback: str = "",
+        kind: str = "user",
     ) -> None:
         self.rank = rank
         self.host = host

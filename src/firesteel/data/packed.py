@@ -22,7 +22,7 @@ PACKED_SCHEMA = "header string, data binary"
 
 def pack(batch: Batch) -> tuple[str, bytes]:
     """Header and bytes. Object arrays are not for this."""
-    arrays = {name: np.ascontiguousarray(values) for name, values in batch.items()}
+    arrays = {name: np.asarray(values, order="C") for name, values in batch.items()}
     header = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
     return json.dumps(header), b"".join(array.tobytes() for array in arrays.values())
 

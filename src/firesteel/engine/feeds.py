@@ -1,26 +1,38 @@
-"""Where a replica's batches come from, whichever way: its spool, or a stream that it makes itself.
-
-Both give ``(batch, share, rows)`` for each step: this replica's rows, their part of the step, and the rows of the whole step.
-"""
+"""Where a replica's batches come from, whichever way: its spool, or a stream that it makes itself."""
 
 from __future__ import annotations
 
+import json
+import random
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from firesteel.cluster.child import Desk
 from firesteel.core.errors import PlanError
 from firesteel.core.ports import Framework, Group
 from firesteel.core.spec import Batch, Signature, TensorSpec, rows_of
 from firesteel.data.feed import Feed, Holding
 from firesteel.data.order import Order, window_rows_for
 from firesteel.data.spool import Block, SpoolReader
-from firesteel.engine.job import Stream
+from firesteel.engine.job import FitJob, Stream
+from firesteel.engine.relay import pull
 
-__all__ = ["SpoolSteps", "Steps", "StreamSteps", "spool_steps"]
+__all__ = ["SpoolSteps", "Step", "Steps", "StreamSteps", "open_training", "open_validation"]
 
-Step = tuple[Batch, float, int]
+
+class Step(NamedTuple):
+    """One step, as one replica sees it."""
+
+    batch: Batch
+    """This replica's rows; it may have none."""
+    share: float
+    """Their part of the step's rows."""
+    rows: int
+    """Rows of the step, over all replicas."""
+    is_last: bool
+    """Whether the pass over the data ends with it."""
 
 
 class Steps(Protocol):
@@ -34,30 +46,58 @@ class Steps(Protocol):
         ...
 
 
-class SpoolSteps:
-    """Steps from rows that this rank holds."""
+def open_training(job: FitJob, desk: Desk, assignment: dict[str, Any], framework: Framework, group: Group) -> Steps:
+    """The rows that a fit trains on, as this rank was assigned them."""
+    plan = job.plan
+    if job.stream is not None:
+        return StreamSteps(job.stream, framework, group, plan.seed)
+    assert plan.batch_size is not None
+    signature = _signature(assignment["tensors"])
+    files = None
+    if job.is_relayed:
+        spool, files = pull(desk, "train", signature, 0, assignment["counts"][0])
+    else:
+        spool = SpoolReader(desk.descriptors, signature, tuple(Block(*block) for block in assignment["blocks"]))
+    counts = tuple(assignment["counts"])
+    order = Order(counts, plan.batch_size, plan.seed, plan.shuffle, window_rows_for(signature.row_bytes, len(counts)))
+    return SpoolSteps(Feed(spool, order, tuple(Holding(*held) for held in assignment["holdings"])), files)
 
-    def __init__(self, feed: Feed) -> None:
+
+def open_validation(
+    job: FitJob, desk: Desk, assignment: dict[str, Any], framework: Framework, group: Group
+) -> Steps | None:
+    """This rank's part of the rows that a fit is validated on."""
+    plan = job.plan.validation
+    if plan is None:
+        return None
+    if job.validation_stream is not None:
+        return StreamSteps(job.validation_stream, framework, group, job.plan.seed, plan.steps)
+    about = assignment["validation"]
+    rows = about["rows"] if plan.steps is None else min(about["rows"], plan.steps * plan.batch_size)
+    begin, end = rows * desk.rank // desk.world, rows * (desk.rank + 1) // desk.world
+    spool, files = pull(desk, "validation", _signature(about["tensors"]), begin, end)
+    order = Order((end - begin,), max(1, plan.batch_size // desk.world), shuffle=False)
+    return SpoolSteps(Feed(spool, order, (Holding(0, 0),)), files)
+
+
+def _signature(tensors: list[list[Any]]) -> Signature:
+    return Signature(tuple(TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in tensors))
+
+
+class SpoolSteps:
+    """Steps from rows that this rank holds. ``files`` is whatever has to live as long as the spool is read."""
+
+    def __init__(self, feed: Feed, files: object = None) -> None:
         self._feed = feed
-        self.steps: int | None = feed.order.steps
+        self._files = files
+        self._count = feed.order.steps
+        self.steps: int | None = self._count
 
     def run(self, data_pass: int, first: int) -> Iterator[Step]:
         """See ``Steps``."""
         for step, batch in enumerate(self._feed.batches(data_pass, first), first):
             rows = self._feed.order.step_rows(step)
-            yield batch, rows_of(batch) / rows, rows
-
-
-def spool_steps(
-    assignment: dict[str, Any], spool: SpoolReader | None, descriptors: dict[str, int], *, batch_size: int, seed: int, shuffle: bool
-) -> SpoolSteps:
-    """Steps over a rank's spool, as the driver arranged it."""
-    signature = Signature(tuple(TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in assignment["tensors"]))
-    if spool is None:
-        spool = SpoolReader(descriptors, signature, tuple(Block(*block) for block in assignment["blocks"]))
-    counts = tuple(assignment["counts"])
-    order = Order(counts, batch_size, seed, shuffle, window_rows_for(signature.row_bytes, len(counts)))
-    return SpoolSteps(Feed(spool, order, tuple(Holding(*held) for held in assignment["holdings"])))
+            yield Step(batch, rows_of(batch) / rows, rows, step + 1 == self._count)
 
 
 class StreamSteps:
@@ -67,53 +107,72 @@ class StreamSteps:
     its own, and they agree before every step on how many there are, until nobody has any.
     """
 
-    def __init__(self, stream: Stream, framework: Framework, group: Group, seed: int) -> None:
+    def __init__(
+        self, stream: Stream, framework: Framework, group: Group, seed: int, limit: int | None = None
+    ) -> None:
         self.steps: int | None = None
         self._framework = framework
         self._group = group
         self._seed = seed
-        self._auto = stream.auto_shard
+        self._limit = limit
         self._batch_size = stream.batch_size
-        self._source = stream.source
-        if not self._auto and self._batch_size is not None:
+        is_own = not stream.auto_shard
+        if is_own and self._batch_size is not None:
             self._batch_size = self._batch_size // group.size + (group.rank < self._batch_size % group.size)
         if stream.is_creator:
-            config = dict(stream.config)
-            if not self._auto:
-                config |= {"rank": group.rank, "num_shards": group.size}
-            self._source = stream.source(config, self._batch_size)
-        if framework.is_sharded(self._source):  # type: ignore[attr-defined]
-            self._auto = False
+            # Creators that draw numbers draw the same ones on every rank, for all must yield the same rows.
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            mine = {"rank": group.rank, "num_shards": group.size} if is_own else {}
+            source = stream.source({**stream.config, **mine}, self._batch_size)
+        else:
+            source = stream.source
+        self._is_own = framework.take_shard(source, group.rank, group.size) or is_own  # type: ignore[attr-defined]
+        self._source = source
 
     def run(self, data_pass: int, first: int) -> Iterator[Step]:
         """See ``Steps``. Resuming inside a pass reads over what was consumed."""
         batches = self._framework.stream(self._source, self._batch_size, self._seed, data_pass)
-        empty: Batch | None = None
-        number = -1
+        shares = self._own_rows(batches) if self._is_own else self._our_parts(batches)
+        # One step ahead: whether a step is the last is known before it is made.
+        ready: tuple[Batch, float, int] | None = None
+        for number, share in enumerate(shares):
+            if ready is not None:
+                yield Step(*ready, is_last=False)
+            ready = None if number < first else share
+            if self._limit is not None and number + 1 == self._limit:
+                break
+        if ready is not None:
+            yield Step(*ready, is_last=True)
+
+    def _our_parts(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, float, int]]:
+        rank, size = self._group.rank, self._group.size
+        for number, batch in enumerate(batches):
+            rows = rows_of(batch)
+            # Who gets the odd row moves on with the step, so that no rank is always the short one.
+            turn = number % size
+            begin, end = (rows * rank + turn) // size, (rows * (rank + 1) + turn) // size
+            if rows:
+                yield {name: values[begin:end] for name, values in batch.items()}, (end - begin) / rows, rows
+
+    def _own_rows(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, float, int]]:
+        batch = next(batches, None)
+        empty = self._empty(batch)
         while True:
-            batch = next(batches, None)
-            number += 1
-            if batch is not None and empty is None:
-                empty = {name: values[:0] for name, values in batch.items()}
-            if self._auto:
-                if batch is None:
-                    return
-                rows = rows_of(batch)
-                if number >= first and rows:
-                    mine = self._part(batch, rows, number)
-                    yield mine, rows_of(mine) / rows, rows
-                continue
-            count = np.array([0 if batch is None else rows_of(batch), batch is not None], dtype=np.int64)
+            mine = 0 if batch is None else rows_of(batch)
+            count = np.array([mine, batch is not None], dtype=np.int64)
             self._group.all_reduce(count)
             if count[1] == 0:
                 return
-            if empty is None:
-                raise PlanError("a replica's data creator gave no batch at all, so its shapes are not known")
-            if number >= first and count[0]:
-                yield (batch or empty), (0 if batch is None else rows_of(batch)) / int(count[0]), int(count[0])
+            rows = int(count[0])
+            if rows:
+                yield (empty if batch is None else batch), mine / rows, rows
+            batch = next(batches, None)
 
-    def _part(self, batch: Batch, rows: int, step: int) -> Batch:
-        turn = step % self._group.size
-        begin = (rows * self._group.rank + turn) // self._group.size
-        end = (rows * (self._group.rank + 1) + turn) // self._group.size
-        return {name: values[begin:end] for name, values in batch.items()}
+    def _empty(self, batch: Batch | None) -> Batch:
+        """A batch of no rows, in the shape that somebody's first batch has: this rank may have none at all."""
+        mine = [] if batch is None else [[name, v.dtype.str, list(v.shape[1:])] for name, v in batch.items()]
+        for data in self._group.gather_bytes(json.dumps(mine).encode()):
+            if tensors := json.loads(data):
+                return {name: np.empty((0, *shape), dtype) for name, dtype, shape in tensors}
+        raise PlanError("the data creator gave no batch on any replica")

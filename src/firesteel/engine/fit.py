@@ -213,7 +213,7 @@ class _Listener:
         self._state: dict[str, bytes] | None = None
         self._position = plan.position
         self._seconds: dict[str, float] = {}
-        self._display = Display(plan.launch.world, plan.epochs, plan.position.epoch, outputs.verbose)
+        self._display = Display(plan.launch.world, plan.epochs, outputs.verbose)
         self._writers: dict[str, EventWriter] = {}
 
     def __enter__(self) -> _Listener:

@@ -6,7 +6,7 @@ from typing import Any
 
 from firesteel.cluster.child import Desk
 from firesteel.core.errors import PlanError
-from firesteel.core.spec import Batch, Signature, TensorSpec, rows_of
+from firesteel.core.spec import Batch, Signature, rows_of
 from firesteel.data.packed import BLOCK_BYTES, pack, unpack
 from firesteel.data.spool import SpoolReader, SpoolWriter
 
@@ -41,9 +41,8 @@ class Relay:
         return {"header": header}, [data]
 
 
-def pull(desk: Desk, name: str, tensors: list[list[Any]], begin: int, end: int) -> tuple[SpoolReader, SpoolWriter]:
+def pull(desk: Desk, name: str, signature: Signature, begin: int, end: int) -> tuple[SpoolReader, SpoolWriter]:
     """Rank's end: rows ``begin`` … ``end`` of a set, in a spool of this process. Keep the writer: it holds the files."""
-    signature = Signature(tuple(TensorSpec(key, dtype, tuple(shape)) for key, dtype, shape in tensors))
     writer = SpoolWriter(signature.names)
     step = max(1, BLOCK_BYTES // max(1, signature.row_bytes))
     for low in range(begin, end, step):

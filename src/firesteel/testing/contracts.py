@@ -1,0 +1,106 @@
+"""What the engine relies on in a framework's bench, as one function that raises where the bench breaks it.
+
+No Spark and no second process: replicas are made side by side and compared.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from firesteel.core.ports import Framework
+from firesteel.core.program import Program
+from firesteel.core.spec import Batch, rows_of
+
+__all__ = ["check_framework"]
+
+
+def check_framework(framework: Framework, program: Program, batch: Batch, *, tolerance: float = 1e-6) -> None:
+    """Check a bench with a program that can learn and a batch of at least two rows (features, labels).
+
+    Raises:
+        AssertionError: naming the claim that does not hold.
+    """
+    assert rows_of(batch) >= 2, "give a batch of at least two rows"
+    _gradients_add_up(framework, program, batch, tolerance)
+    _no_rows_no_gradient(framework, program, batch)
+    _state_survives(framework, program, batch)
+    _slices_make_the_whole(framework, program, batch, tolerance)
+
+
+def _replica(framework: Framework, program: Program) -> Any:
+    replica: Any = framework.replica(program, "cpu", 1)
+    replica.start(program.state)
+    replica.seed(0)
+    return replica
+
+
+def _part(batch: Batch, begin: int, end: int) -> Batch:
+    return {name: values[begin:end] for name, values in batch.items()}
+
+
+def _gradients_add_up(framework: Framework, program: Program, batch: Batch, tolerance: float) -> None:
+    whole = _replica(framework, program)
+    whole.backward(batch, 1.0)
+    rows = rows_of(batch)
+    cut = max(1, rows // 3)
+    first, second = _replica(framework, program), _replica(framework, program)
+    first.load(whole.state())
+    second.load(whole.state())
+    first.backward(_part(batch, 0, cut), cut / rows)
+    second.backward(_part(batch, cut, rows), (rows - cut) / rows)
+    for together, one, other in zip(whole.gradients(), first.gradients(), second.gradients(), strict=True):
+        # The tail of a buffer may count something else than gradients: which parameters have one, the loss.
+        size = min(len(together), sum(len(weights) for weights in whole.weights()))
+        np.testing.assert_allclose(
+            one[:size] + other[:size],
+            together[:size],
+            atol=tolerance,
+            err_msg="gradients of two parts, each scaled by its share, do not add up to the whole batch's",
+        )
+
+
+def _no_rows_no_gradient(framework: Framework, program: Program, batch: Batch) -> None:
+    replica = _replica(framework, program)
+    assert replica.backward(_part(batch, 0, 0), 0.0) is None, "a backward of no rows has a loss"
+    for gradient in replica.gradients():
+        assert not np.any(gradient), "a backward of no rows leaves a gradient"
+
+
+def _state_survives(framework: Framework, program: Program, batch: Batch) -> None:
+    replica = _replica(framework, program)
+    replica.backward(batch, 1.0)
+    replica.update()
+    other = _replica(framework, program)
+    other.load(replica.state())
+    for name, values in replica.forward(batch).items():
+        np.testing.assert_array_equal(other.forward(batch)[name], values, err_msg="outputs differ after state and load")
+    for mine in (replica, other):
+        mine.seed(1)
+        mine.backward(batch, 1.0)
+        mine.update()
+    for values, again in zip(replica.weights(), other.weights(), strict=True):
+        np.testing.assert_array_equal(again, values, err_msg="the next update differs after state and load")
+
+
+def _slices_make_the_whole(framework: Framework, program: Program, batch: Batch, tolerance: float) -> None:
+    whole = _replica(framework, program)
+    bounds = whole.bounds(0, 2)
+    if bounds is None:
+        return  # this optimizer does not work on slices, and says so
+    parts = [_replica(framework, program) for _ in range(2)]
+    start = whole.state()
+    for rank, part in enumerate(parts):
+        part.load(start)
+        part.take_slice(part.bounds(rank, 2))
+    for replica in (whole, *parts):
+        replica.seed(0)
+        replica.backward(batch, 1.0)
+        replica.update()
+    for index, values in enumerate(whole.weights()):
+        together = np.array(values)
+        for rank, part in enumerate(parts):
+            begin, end = part.bounds(rank, 2)[index]
+            together[begin:end] = part.weights()[index][begin:end]
+        np.testing.assert_allclose(together, values, atol=tolerance, err_msg="two slices do not make the whole update")

@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench docs clean venv $(VENV)
+.PHONY: help demo test check format bench memory docs clean venv $(VENV)
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 18
@@ -30,6 +30,9 @@ format: $(STAMP)  ## let ruff write the format and the fixes it is sure of
 
 bench: $(STAMP)  ## rows per second of fit and predict, beside plain torch (BENCH_ARGS="--rows 20000")
 	@$(BIN)/python benchmarks/throughput.py $(BENCH_ARGS)
+
+memory: $(STAMP)  ## peak memory of replicas and tasks with 200 MB and with 2 GB of rows
+	@FIRESTEEL_MEMORY_MB=200,2000 $(BIN)/python -m pytest -q -rP tests/faults/test_memory.py
 
 docs: $(STAMP)  ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

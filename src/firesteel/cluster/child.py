@@ -66,7 +66,7 @@ class Desk:
         return self._ask({"kind": "fetch", "what": what})
 
     def board(self, verb: str, key: str, value: bytes | None = None, amount: int = 0) -> bytes | None:
-        """The gang's key-value board: ``set``, ``get`` (waits for the key), ``add``, ``check`` (``None`` when absent)."""
+        """The gang's key-value board: ``set``, ``get`` (waits for the key), ``add``, ``check`` (``None`` if absent)."""
         message = {"kind": "board", "verb": verb, "key": key, "amount": amount}
         answer, buffers = self._ask(message, [] if value is None else [value])
         return bytes(buffers[0]) if answer["present"] else None
@@ -79,7 +79,9 @@ class Desk:
         try:
             return box.get(timeout=_ANSWER_TIMEOUT_SECONDS)
         except queue.Empty:
-            raise WireError(f"the driver did not answer within {_ANSWER_TIMEOUT_SECONDS:.0f} s (answer_timeout)") from None
+            raise WireError(
+                f"the driver did not answer within {_ANSWER_TIMEOUT_SECONDS:.0f} s (answer_timeout)"
+            ) from None
         finally:
             del self._answers[number]
 

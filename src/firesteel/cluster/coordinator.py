@@ -10,21 +10,24 @@ gang needs in order to re-form around a newcomer.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from firesteel.cluster.failure import Failure
 from firesteel.cluster.wire import Buffer, Link, WireError, challenge
-from firesteel.core.errors import EnvironmentMismatch, FiresteelError, PlanError
+from firesteel.core.errors import EnvironmentMismatch, PlanError
 
-__all__ = ["Assignments", "Coordinator", "Deadlines", "Reports"]
+__all__ = ["Assignments", "Coordinator", "Deadlines", "Reports", "setting"]
 
 _log = logging.getLogger(__name__)
+
+_THREAD_SECONDS = 1.0
 
 Reports = list[dict[str, Any]]
 Assignments = list[dict[str, Any]]
@@ -34,13 +37,36 @@ OnFetch = Callable[[dict[str, Any]], tuple[dict[str, Any], Sequence[Buffer]]]
 
 @dataclass(frozen=True)
 class Deadlines:
-    """How long each wait may last. The field's name is in the error when one passes."""
+    """How long each wait may last. Each has a Spark setting, whose name is in the error when it passes."""
 
     handshake_timeout_seconds: float = 10.0
     seat_timeout_seconds: float = 60.0
     heartbeat_timeout_seconds: float = 20.0
     collateral_grace_seconds: float = 3.0
+    job_error_timeout_seconds: float = 60.0
     leave_timeout_seconds: float = 10.0
+
+    @classmethod
+    def of(cls, read: Callable[[str], str | None]) -> Deadlines:
+        """As set: ``read`` gives the value of a Spark setting, or ``None``."""
+        found = {each.name: read(setting(each.name)) for each in fields(cls)}
+        return cls(**{name: _seconds(name, value) for name, value in found.items() if value is not None})
+
+
+def setting(name: str) -> str:
+    """The Spark setting of a deadline: ``seat_timeout_seconds`` is ``spark.firesteel.seatTimeoutSeconds``."""
+    first, *rest = name.split("_")
+    return "spark.firesteel." + first + "".join(word.capitalize() for word in rest)
+
+
+def _seconds(name: str, value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise PlanError(f"{setting(name)} must be a positive number of seconds, not {value!r}")
+    return seconds
 
 
 @dataclass
@@ -49,7 +75,8 @@ class _Seat:
     link: Link
     host: str
     attempt: int
-    heard: float
+    is_being_served: bool = False
+    """While the driver works on this rank's message it does not listen to it, and the silence is its own."""
     report: dict[str, Any] | None = None
 
 
@@ -67,8 +94,9 @@ class Coordinator:
     Args:
         world: how many ranks there are.
         secret: the job's secret; it reaches the tasks inside the Spark closure and no other way.
-        host: the driver's address, which tasks can reach and to which the server is bound.
-        arrange: turns all ranks' reports into their assignments; a ``PlanError`` from it ends the launch.
+        host: the driver's address, as tasks reach it.
+        bind: the driver's own address that the server is bound to, where that is another one (a container's).
+        arrange: turns all ranks' reports into their assignments; an error from it ends the launch.
         on_event: takes what ranks tell the driver; called by one thread at a time.
         on_fetch: answers a rank's request for data that lives on the driver.
         versions: packages and versions on the driver, which every task must have too.
@@ -80,6 +108,7 @@ class Coordinator:
         secret: bytes,
         host: str,
         *,
+        bind: str | None = None,
         arrange: Callable[[Reports], Assignments],
         on_event: OnEvent,
         on_fetch: OnFetch | None = None,
@@ -97,13 +126,14 @@ class Coordinator:
         self._seats: dict[int, _Seat] = {}
         self._done: set[int] = set()
         self._board = _Board()
-        self._failure: Failure | FiresteelError | None = None
+        self._failure: Failure | Exception | None = None
         self._collateral: tuple[float, Failure] | None = None
-        self._first_seated: float | None = None
         self._is_over = False
         self._change = threading.Condition()
         self._events = threading.Lock()
-        self._server = socket.create_server((host, 0), backlog=max(128, world))
+        self._host = host
+        self._server = _listen(bind or host, backlog=max(128, world))
+        self._connections: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> Coordinator:
@@ -112,23 +142,26 @@ class Coordinator:
 
     def __exit__(self, *exc: object) -> None:
         self.abort("the launch is over")
-        self._server.close()
         with self._change:
-            links = [seat.link for seat in self._seats.values()]
-        for link in links:
-            link.close()
+            # Under the lock: a connection is either closed here, or sees that it came too late.
+            _close(self._server)
+            connections = list(self._connections)
+            threads = list(self._threads)
+        for connection in connections:
+            _close(connection)
+        for thread in threads:
+            thread.join(_THREAD_SECONDS)
 
     @property
     def address(self) -> tuple[str, int]:
         """Where tasks connect."""
-        host, port = self._server.getsockname()[:2]
-        return str(host), int(port)
+        return self._host.strip("[]"), int(self._server.getsockname()[1])
 
     @property
     def alive(self) -> int:
         """Ranks that are seated and not done."""
         with self._change:
-            return len(self._seats)
+            return len(set(self._seats) - self._done)
 
     @property
     def seated(self) -> int:
@@ -137,7 +170,7 @@ class Coordinator:
             return len(self._done | set(self._seats))
 
     @property
-    def failure(self) -> Failure | FiresteelError | None:
+    def failure(self) -> Failure | Exception | None:
         """What ended the launch, if something did."""
         return self._failure
 
@@ -146,15 +179,16 @@ class Coordinator:
         with self._change:
             if not self._finished():
                 self._change.wait(seconds)
-            self._check_deadlines()
+            overdue = self._overdue()
+        if overdue is not None:
+            self.fail(overdue)
+        with self._change:
             return self._finished()
 
-    def wait_until_left(self) -> None:
-        """Wait until every rank has closed its connection, for ``leave_timeout_seconds`` at most."""
-        end = time.monotonic() + self.deadlines.leave_timeout_seconds
+    def wait_until_left(self) -> bool:
+        """Wait until every rank has closed its connection, for ``leave_timeout_seconds`` at most; whether all have."""
         with self._change:
-            while self._seats and (left := end - time.monotonic()) > 0:
-                self._change.wait(left)
+            return self._change.wait_for(lambda: not self._seats, self.deadlines.leave_timeout_seconds)
 
     def abort(self, reason: str) -> None:
         """Tell every rank to stop its child and leave. May be called twice."""
@@ -163,9 +197,9 @@ class Coordinator:
             seats = list(self._seats.values())
             self._change.notify_all()
         for seat in seats:
-            self._tell(seat.link, {"kind": "abort", "reason": reason})
+            seat.link.send_last({"kind": "abort", "reason": reason})
 
-    def fail(self, failure: Failure | FiresteelError) -> None:
+    def fail(self, failure: Failure | Exception) -> None:
         """Record the first failure that counts and stop all ranks."""
         with self._change:
             if self._failure is not None or self._is_over:
@@ -183,37 +217,22 @@ class Coordinator:
     def _finished(self) -> bool:
         return self._failure is not None or self._is_over or len(self._done) == self.world
 
-    def _check_deadlines(self) -> None:
+    def _overdue(self) -> Failure | None:
         now = time.monotonic()
         if self._collateral and now - self._collateral[0] > self.deadlines.collateral_grace_seconds:
-            failure = self._collateral[1]
-            self._collateral = None
-            self.fail(Failure(**{**failure.__dict__, "kind": "infrastructure"}))
+            # Nobody reported anything better: the broken connection itself is what happened.
+            return replace(self._collateral[1], kind="infrastructure")
+        limit = self.deadlines.heartbeat_timeout_seconds
         for seat in self._seats.values():
-            if now - seat.heard > self.deadlines.heartbeat_timeout_seconds:
-                limit = self.deadlines.heartbeat_timeout_seconds
-                self.fail(
-                    Failure(
-                        "infrastructure",
-                        seat.rank,
-                        seat.host,
-                        f"it was not heard of for {limit:.0f} s (heartbeat_timeout_seconds)",
-                    )
-                )
-                break
-
-    @property
-    def waited_for_seats(self) -> float:
-        """Seconds since the first rank was seated, while some are missing; else 0."""
-        with self._change:
-            if self._first_seated is None or len(self._done | set(self._seats)) == self.world:
-                return 0.0
-            return time.monotonic() - self._first_seated
+            if now - seat.link.heard > limit and not seat.is_being_served and seat.rank not in self._done:
+                silence = f"it was not heard of for {limit:g} s ({setting('heartbeat_timeout_seconds')})"
+                return Failure("infrastructure", seat.rank, seat.host, silence)
+        return None
 
     def _spawn(self, target: Callable[..., None], name: str, *args: Any) -> None:
         thread = threading.Thread(target=target, args=args, name=f"firesteel-{name}", daemon=True)
-        thread.start()
         self._threads.append(thread)
+        thread.start()
 
     def _accept(self) -> None:
         while True:
@@ -221,37 +240,52 @@ class Coordinator:
                 connection, peer = self._server.accept()
             except OSError:
                 return  # closed: the launch is over
-            self._spawn(self._serve, f"peer-{peer[1]}", connection, peer)
+            with self._change:
+                if self._server.fileno() < 0:
+                    connection.close()
+                    return
+                self._connections.add(connection)
+                self._spawn(self._serve, f"peer-{peer[1]}", connection, peer)
 
     def _serve(self, connection: socket.socket, peer: tuple[str, int]) -> None:
+        try:
+            self._attend(connection, peer)
+        finally:
+            _close(connection)
+            with self._change:
+                self._connections.discard(connection)
+
+    def _attend(self, connection: socket.socket, peer: tuple[str, int]) -> None:
         try:
             connection.settimeout(self.deadlines.handshake_timeout_seconds)
             if not challenge(connection, self._secret):
                 _log.warning("refused a connection from %s: it does not know this job's secret", peer[0])
-                connection.close()
                 return
-            connection.settimeout(None)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             link = Link(connection)
             seat = self._seat(link)
+            connection.settimeout(None)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except (OSError, WireError) as error:
             _log.warning("refused a connection from %s: %s", peer[0], error)
-            connection.close()
             return
         if seat is None:
-            link.close()
             return
         lost = "its process ended, or the connection to it was lost"
         try:
             while (received := link.receive()) is not None:
-                seat.heard = time.monotonic()
-                self._take(seat, *received)
-        except (WireError, OSError) as error:
+                seat.is_being_served = True
+                self._serve_message(seat, *received)
+                link.heard = time.monotonic()
+                seat.is_being_served = False
+        except WireError as error:
             lost = str(error)
-        except Exception as error:  # noqa: BLE001 - on_event and on_fetch are the engine's: their error ends the launch
-            self.fail(Failure.of(error, rank=seat.rank, host=seat.host))
         self._leave(seat, lost)
-        link.close()
+
+    def _serve_message(self, seat: _Seat, message: dict[str, Any], buffers: list[bytearray]) -> None:
+        try:
+            self._take(seat, message, buffers)
+        except Exception as error:  # noqa: BLE001 - arrange, on_event and on_fetch are the driver's: it raises their error
+            self.fail(error)
 
     def _seat(self, link: Link) -> _Seat | None:
         received = link.receive()
@@ -264,16 +298,24 @@ class Coordinator:
             if found != version:
                 self.fail(EnvironmentMismatch(rank, package, version, found))
         with self._change:
-            if self._is_over or not 0 <= rank < self.world or rank in self._seats or rank in self._done:
-                # Over; or a second attempt at a task whose first one lives (speculation): the first keeps the seat.
-                self._tell(link, {"kind": "abort", "reason": "this seat is not free"})
-                return None
-            seat = _Seat(rank, link, str(hello["host"]), int(hello["attempt"]), time.monotonic())
-            self._seats[rank] = seat
-            self._first_seated = self._first_seated or time.monotonic()
-            self._change.notify_all()
-        self._tell(link, {"kind": "seated", "generation": self.generation})
-        return seat
+            is_taken = rank in self._seats
+            is_free = not (self._is_over or is_taken or rank in self._done) and 0 <= rank < self.world
+            if is_free:
+                seat = _Seat(rank, link, str(hello["host"]), int(hello["attempt"]))
+                self._seats[rank] = seat
+                self._change.notify_all()
+        if is_free:
+            self._tell(link, {"kind": "seated", "generation": self.generation})
+            return seat
+        if is_taken and not self._is_over:
+            # A second attempt at a task whose first one lives (speculation). Were it to end, Spark would take the task
+            # for done and kill the first: it waits for the end of the launch.
+            self._tell(link, {"kind": "taken"})
+            with self._change:
+                self._change.wait_for(lambda: self._is_over)
+        is_upstream = isinstance(self._failure, Failure) and self._failure.kind == "upstream"
+        self._tell(link, {"kind": "abort", "reason": "upstream" if is_upstream else "this launch needs nobody"})
+        return None
 
     def _leave(self, seat: _Seat, lost: str) -> None:
         with self._change:
@@ -299,7 +341,7 @@ class Coordinator:
         elif kind == "fetch":
             assert self._on_fetch is not None
             answer, data = self._on_fetch(message["what"])
-            seat.link.send({"kind": "fetched", "id": message["id"], "answer": answer}, data)
+            self._tell(seat.link, {"kind": "fetched", "id": message["id"], "answer": answer}, data)
         elif kind == "failed":
             self.fail(Failure.from_json(message["failure"]))
         elif kind == "done":
@@ -314,12 +356,7 @@ class Coordinator:
             reports = [each.report for each in seats if each.report is not None]
         if len(reports) < self.world:
             return
-        try:
-            assignments = self._arrange(reports)
-        except PlanError as error:
-            self.fail(error)
-            return
-        for each, assignment in zip(seats, assignments, strict=True):
+        for each, assignment in zip(seats, self._arrange(reports), strict=True):
             self._tell(each.link, {"kind": "begin", "generation": self.generation, "assignment": assignment})
 
     def _ask_board(self, link: Link, message: dict[str, Any], buffers: list[bytearray]) -> None:
@@ -345,7 +382,18 @@ class Coordinator:
             self._tell(who, {"kind": "fetched", "id": asked["id"], "answer": {"present": present}}, [value])
 
     def _tell(self, link: Link, message: dict[str, Any], buffers: Sequence[Buffer] = ()) -> None:
-        try:
+        with contextlib.suppress(OSError):  # it is gone; its own thread notices and says so
             link.send(message, buffers)
-        except OSError:
-            pass  # it is gone; its own thread notices and says so
+
+
+def _listen(host: str, backlog: int) -> socket.socket:
+    """A server on a free port of this address: a name, an IPv4 or an IPv6 one."""
+    family, _, _, _, place = socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_STREAM)[0]
+    return socket.create_server(place[:2], family=family, backlog=backlog)
+
+
+def _close(connection: socket.socket) -> None:
+    # Before the close: a thread that waits in accept or recv would not notice it, and keep the port open.
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()

@@ -1,12 +1,12 @@
 """A failure as a value: made where it happens, sent as JSON, raised again on the driver.
 
-Three kinds are told apart. ``plan``: the request was wrong, which only the data could show (a ragged array). ``user``:
-an exception in the user's own code. ``infrastructure``: a process or a connection is gone.
+Its kinds: ``plan``, the request was wrong, which only the data could show (a ragged array); ``user``, an exception
+in the user's own code; ``infrastructure``, a process or a connection is gone; ``upstream``, Spark could not compute the
+rows, and will say why; ``collateral``, a replica lost its peers, of whom one has more to tell.
 """
 
 from __future__ import annotations
 
-import builtins
 import importlib
 import json
 import traceback
@@ -48,12 +48,12 @@ class Failure:
             kind=kind,
             rank=rank,
             host=host,
-            message=f"{type(error).__name__}: {error}",
+            message=f"{type(error).__name__}: {_text(error)}",
             step=step,
             traceback="".join(traceback.format_exception(error)),
             type_module=type(error).__module__,
             type_name=type(error).__qualname__,
-            args=tuple(arg for arg in error.args if _is_json(arg)) if all(map(_is_json, error.args)) else (str(error),),
+            args=error.args if all(map(_is_json, error.args)) else (_text(error),),
             parts={k: v for k, v in vars(error).items() if _is_json(v)} if isinstance(error, FiresteelError) else {},
         )
 
@@ -67,7 +67,7 @@ class Failure:
         return cls(**{**value, "args": tuple(value["args"])})
 
     def error(self) -> FiresteelError:
-        """The exception to raise on the driver: a plan's error as it was, else ``ReplicaFailed`` with the original as cause."""
+        """What the driver raises: a plan's error as it was, else ``ReplicaFailed`` with the original as its cause."""
         original = self._original()
         if self.kind == "plan" and isinstance(original, PlanError):
             return original
@@ -79,23 +79,25 @@ class Failure:
 
     def _original(self) -> BaseException | None:
         # Only classes that the driver can import anyway are built, from plain values: nothing is unpickled.
-        name = self.type_name
-        found = getattr(builtins, name, None) or getattr(errors, name, None)
-        if found is None and self.type_module and "<" not in name:
-            try:
-                found = importlib.import_module(self.type_module)
-                for part in name.split("."):
-                    found = getattr(found, part)
-            except (ImportError, AttributeError):
-                return None
-        if not (isinstance(found, type) and issubclass(found, BaseException)):
-            return None
-        if issubclass(found, FiresteelError):
-            return errors._rebuild(found, self.args, self.parts)
         try:
-            return found(*self.args)
-        except Exception:  # noqa: BLE001 - a class with a constructor of its own; the text has everything
-            return None
+            found: Any = importlib.import_module(self.type_module)
+            for part in self.type_name.split("."):
+                found = getattr(found, part)
+            if not issubclass(found, BaseException):
+                return None
+            if issubclass(found, FiresteelError):
+                return errors._rebuild(found, self.args, self.parts)
+            return found(*self.args)  # type: ignore[no-any-return]
+        except Exception:  # noqa: BLE001 - a local class, a module that only replicas have, a constructor of its own
+            return None  # the text has everything
+
+
+def _text(error: BaseException) -> str:
+    """``str(error)``, whatever its class makes of that."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a user's __str__
+        return "(its text could not be made)"
 
 
 def _is_json(value: object) -> bool:

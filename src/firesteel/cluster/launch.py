@@ -5,6 +5,7 @@ Plain tasks, not barrier mode: each rank is one task of one ordinary stage. The 
 
 from __future__ import annotations
 
+import inspect
 import logging
 import secrets
 import sys
@@ -14,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from firesteel.cluster.coordinator import Assignments, Coordinator, Deadlines, OnEvent, OnFetch, Reports
+from firesteel.cluster.coordinator import Assignments, Coordinator, Deadlines, OnEvent, OnFetch, Reports, setting
 from firesteel.cluster.failure import Failure
-from firesteel.cluster.preflight import check_slots, cores_per_task, driver_address, package_versions
+from firesteel.cluster.preflight import bind_address, check_slots, cores_per_task, driver_address, package_versions
 from firesteel.cluster.seat import Aborted, Invitation, Seat, UpstreamFailed
 from firesteel.core.errors import ClusterError, NotEnoughSlots
 
@@ -32,7 +33,9 @@ TaskMain = Callable[[Seat, Iterator["pa.RecordBatch"], Any], None]
 """What each task does with its seat and its rows: an importable function; the last argument is the launch's card."""
 
 _WAIT_SECONDS = 0.2
-_JOB_ERROR_SECONDS = 5.0
+_LOOK_SECONDS = 1.0
+_SETTLE_SECONDS = 1.0
+_END_SECONDS = 5.0
 _ROW_SCHEMA = "rank int"
 
 
@@ -59,19 +62,25 @@ def launch(
         frame: has exactly ``world`` partitions; partition r is rank r.
         task_main: importable on the tasks.
         card: anything small that pickles; handed to ``task_main``.
+        world: how many ranks there are.
+        arrange: turns all ranks' reports into their assignments.
+        on_event: takes what ranks tell the driver; called by one thread at a time.
+        on_fetch: answers a rank's request for data that lives on the driver.
         on_wait: called several times a second in the calling thread, for progress.
+        packages: distributions whose versions must be the driver's on every task.
+        deadlines: as set in Spark's configuration unless given.
     """
     spark = frame.sparkSession
     packages = tuple(packages)
-    deadlines = deadlines or Deadlines()
+    deadlines = deadlines or Deadlines.of(lambda key: spark.conf.get(key, None))
     secret = secrets.token_bytes(32)
-    tag = f"firesteel-{secrets.token_hex(6)}"
     with (
         _slots_of(spark).held(world, check_slots(spark, world)),
         Coordinator(
             world,
             secret,
             driver_address(spark),
+            bind=bind_address(spark),
             arrange=arrange,
             on_event=on_event,
             on_fetch=on_fetch,
@@ -83,92 +92,128 @@ def launch(
         invitation = Invitation(
             host, port, secret, world, packages, tuple(path for path in sys.path if path), cores_per_task(spark)
         )
-        job = _Job(spark, frame, partial(_occupy, task_main, card, invitation), tag)
+        job = _Job(frame, partial(_occupy, task_main, card, invitation))
         try:
             _attend(coordinator, job, on_wait)
         finally:
             coordinator.abort("the launch is over")
             coordinator.wait_until_left()
-            job.end()
+            job.end(patient=coordinator.failure is None)
         failure = coordinator.failure
         if isinstance(failure, Failure):
-            if failure.kind == "infrastructure" and job.error is not None:
+            if failure.kind == "upstream" and job.error is not None:
                 raise job.error
-            raise failure.error()
+            error = failure.error()
+            if job.error is not None and error.__cause__ is None:
+                error.__cause__ = job.error  # what Spark has to say about the dead process
+            raise error
         if failure is not None:
             raise failure
-        if job.error is not None:
-            raise job.error
 
 
 def _attend(coordinator: Coordinator, job: _Job, on_wait: Callable[[Coordinator], None] | None) -> None:
     """Wait for the end, whichever comes first: all done, a failure, Spark's own error, a deadline."""
+    waiting = _SeatWait(coordinator, job)
     while not coordinator.wait(_WAIT_SECONDS):
         if on_wait is not None:
             on_wait(coordinator)
-        limit = coordinator.deadlines.seat_timeout_seconds
-        if coordinator.waited_for_seats > limit:
+        if job.is_over and not coordinator.wait(_SETTLE_SECONDS):
+            host, port = coordinator.address
             coordinator.fail(
-                NotEnoughSlots(
-                    coordinator.world,
-                    coordinator.seated,
-                    f"Only so many replicas were seated within {limit:.0f} s (seat_timeout_seconds): other jobs may hold the slots.",
+                job.error
+                or ClusterError(
+                    f"Spark's job ended while {coordinator.seated} of {coordinator.world} replicas had been seated. "
+                    f"Can the executors reach the driver at {host}:{port} (spark.driver.host)?"
                 )
             )
-        if job.is_over and not coordinator.wait(1.0):
-            error = ClusterError(
-                f"Spark's job ended while {coordinator.seated} of {coordinator.world} replicas had been seated"
-            )
-            coordinator.fail(error if job.error is None else _as_failure(job.error))
-    if isinstance(coordinator.failure, Failure) and coordinator.failure.kind == "infrastructure":
-        # A task that dies because its rows cannot be computed looks like a dead process; Spark knows better.
-        end = time.monotonic() + _JOB_ERROR_SECONDS
-        while not job.is_over and job.has_failed_task() is False and time.monotonic() < end:
-            job.join(_WAIT_SECONDS)
+        elif (missing := waiting.overdue()) is not None:
+            coordinator.fail(missing)
+    failure = coordinator.failure
+    if not isinstance(failure, Failure):
+        return
+    # Spark knows more about rows that could not be computed (which it tries again before it gives up), and about a
+    # task that died. It says so when the job ends.
+    limits = {"upstream": coordinator.deadlines.job_error_timeout_seconds, "infrastructure": _SETTLE_SECONDS}
+    end = time.monotonic() + limits.get(failure.kind, 0.0)
+    while not job.is_over and time.monotonic() < end:
         job.join(_WAIT_SECONDS)
 
 
-def _as_failure(error: BaseException) -> Failure:
-    return Failure("infrastructure", -1, "?", str(error))
+class _SeatWait:
+    """How long nobody has taken a seat for want of slots: not while earlier stages of the job still compute."""
+
+    def __init__(self, coordinator: Coordinator, job: _Job) -> None:
+        self._coordinator = coordinator
+        self._job = job
+        self._seated = 0
+        self._since = self._looked = time.monotonic()
+
+    def overdue(self) -> NotEnoughSlots | None:
+        """The error, once ``seat_timeout_seconds`` have passed."""
+        now, seated, world = time.monotonic(), self._coordinator.seated, self._coordinator.world
+        if seated > self._seated:
+            self._seated, self._since = seated, now
+        elif seated == 0 and now - self._looked > _LOOK_SECONDS:
+            self._looked = now
+            if self._job.has_running_tasks():
+                self._since = now
+        limit = self._coordinator.deadlines.seat_timeout_seconds
+        if seated == world or now - self._since < limit:
+            return None
+        return NotEnoughSlots(
+            world,
+            seated,
+            f"{seated} of {world} replicas were seated within {limit:g} s ({setting('seat_timeout_seconds')}): "
+            f"other jobs may hold the slots.",
+        )
 
 
 class _Job:
     """The Spark job of a launch, running in a thread of its own so that the caller can be interrupted."""
 
-    def __init__(self, spark: SparkSession, frame: DataFrame, body: Callable[..., Any], tag: str) -> None:
+    def __init__(self, frame: DataFrame, body: Callable[..., Any]) -> None:
         from pyspark.util import InheritableThread
 
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
         self.is_over = False
-        self._spark = spark
+        self._context = frame.sparkSession.sparkContext
         self._frame = frame
         self._body = body
-        self._tag = tag
+        self._tag = f"firesteel-{secrets.token_hex(6)}"
         self._is_cancelled = False
         self._thread = InheritableThread(target=self._run, daemon=True)
         self._thread.start()
 
     def join(self, seconds: float) -> None:
+        """Wait for the job's end, at most so long."""
         self._thread.join(seconds)
 
-    def has_failed_task(self) -> bool:
-        return self.is_over
+    def has_running_tasks(self) -> bool:
+        """Whether Spark computes anything for this job now."""
+        status = self._context._jsc.sc().statusTracker()
+        for number in status.getJobIdsForTag(self._tag):
+            job = status.getJobInfo(number)
+            for stage in job.get().stageIds() if job.isDefined() else ():
+                found = status.getStageInfo(stage)
+                if found.isDefined() and found.get().numActiveTasks() > 0:
+                    return True
+        return False
 
-    def end(self) -> None:
-        """Cancel what still runs and wait for it."""
-        if not self.is_over:
-            self._thread.join(1.0)
+    def end(self, *, patient: bool) -> None:
+        """Cancel what still runs and wait for it. A task may wait for a row that is long in coming."""
+        self._thread.join(_END_SECONDS if patient else _SETTLE_SECONDS)
         if not self.is_over:
             self._is_cancelled = True
-            self._spark.sparkContext.cancelJobsWithTag(self._tag)
-            self._thread.join(_JOB_ERROR_SECONDS)
+            self._context.cancelJobsWithTag(self._tag)
+            self._thread.join(_END_SECONDS)
 
     def _run(self) -> None:
-        context = self._spark.sparkContext
+        context = self._context
         context.addJobTag(self._tag)
+        context.setInterruptOnCancel(True)  # else a task that waits for rows outlives its job by seconds
         try:
             self._frame.mapInArrow(self._body, _ROW_SCHEMA).collect()
-        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
+        except Exception as error:  # noqa: BLE001 - handed to the thread that waits
             if not self._is_cancelled:
                 self.error = error
         finally:
@@ -187,8 +232,10 @@ def _occupy(
     try:
         with Seat(invitation, context.partitionId(), context.attemptNumber()) as seat:
             task_main(seat, _rows(batches), card)
-    except Aborted:
-        pass
+    except Aborted as aborted:
+        if aborted.is_upstream:
+            for _ in batches:
+                pass
     except UpstreamFailed as error:
         raise (error.__cause__ or error) from None
     except Exception as error:  # noqa: BLE001
@@ -202,14 +249,33 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
             batch = next(batches)
         except StopIteration:
-            return
+            break
         except Exception as error:
             raise UpstreamFailed(str(error)) from error
         yield batch
+    if _is_input_cut():
+        raise UpstreamFailed("Spark could not compute all rows of this task")
+
+
+def _is_input_cut() -> bool:
+    """Whether Spark broke off the input of this task's Python, which has read all record batches there are.
+
+    When the rows' own computation fails (a user's UDF), Spark shuts the stream down between two record batches, and
+    Arrow takes that for its end: a replica would train on some of its rows. What tells the two apart is that after a
+    whole stream Spark has more to say. The stream is a local variable of PySpark's worker; with a future PySpark where
+    it is not found, only Spark's own report of the failure is left.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        stream: Any = frame.f_locals.get("infile") if frame.f_code.co_name == "main" else None
+        if hasattr(stream, "peek"):
+            return not stream.peek(1)
+        frame = frame.f_back
+    return False
 
 
 class _Slots:
-    """Task slots that launches of this process hold, so that two gangs never starve each other with half their seats."""
+    """Task slots that launches of this process hold: two gangs with half their seats each would starve each other."""
 
     def __init__(self) -> None:
         self._held = 0

@@ -14,7 +14,7 @@ from firesteel.core.errors import NotEnoughSlots
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["check_slots", "cores_per_task", "driver_address", "nodes", "package_versions", "slots"]
+__all__ = ["bind_address", "check_slots", "cores_per_task", "driver_address", "nodes", "package_versions", "slots"]
 
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?$")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]$")
@@ -32,27 +32,34 @@ def package_versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def slots(spark: SparkSession) -> int:
-    """How many tasks Spark can run at the same time now."""
+    """How many tasks Spark can run at the same time: with the executors it has, or has been told to start."""
     context = spark.sparkContext
-    if match := _LOCAL.match(context.master):
-        return context.defaultParallelism if match[1] else 1
     cpus = cores_per_task(spark)
-    if match := _LOCAL_CLUSTER.match(context.master):
+    if match := _LOCAL_CLUSTER.match(_master(spark)):
         return int(match[1]) * (int(match[2]) // cpus)
-    profile = context._jsc.sc().resourceProfileManager().resourceProfileFromId(0)
-    return int(context._jsc.sc().maxNumConcurrentTasks(profile))
+    scala = context._jsc.sc()
+    now = int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().resourceProfileFromId(0)))
+    conf = context.getConf()
+    executors, cores = conf.get("spark.executor.instances"), conf.get("spark.executor.cores")
+    if _LOCAL.match(_master(spark)) or not executors or not cores:
+        return now
+    return max(now, int(executors) * (int(cores) // cpus))
 
 
 def nodes(spark: SparkSession) -> int:
     """How many nodes (executors) there are; a ``local[k]`` is one."""
     context = spark.sparkContext
-    if _LOCAL.match(context.master):
+    if _LOCAL.match(_master(spark)):
         return 1
-    if match := _LOCAL_CLUSTER.match(context.master):
+    if match := _LOCAL_CLUSTER.match(_master(spark)):
         return int(match[1])
     wanted = context.getConf().get("spark.executor.instances")
     alive = int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # the driver is in that list too
     return max(1, alive, int(wanted or 0))
+
+
+def _master(spark: SparkSession) -> str:
+    return spark.sparkContext.master or ""
 
 
 def cores_per_task(spark: SparkSession) -> int:
@@ -74,8 +81,15 @@ def check_slots(spark: SparkSession, asked: int) -> int:
 
 
 def driver_address(spark: SparkSession) -> str:
-    """The driver's address that tasks can reach, to which the coordinator binds."""
-    conf = spark.sparkContext.getConf()
-    if _LOCAL.match(spark.sparkContext.master):
+    """The driver's address as tasks reach it: Spark's own."""
+    if _LOCAL.match(_master(spark)):
         return "127.0.0.1"
+    conf = spark.sparkContext.getConf()
     return str(conf.get("spark.driver.host") or os.environ.get("SPARK_LOCAL_IP") or "127.0.0.1")
+
+
+def bind_address(spark: SparkSession) -> str:
+    """The address to which the coordinator binds: behind a container's network it is not the one that tasks see."""
+    if _LOCAL.match(_master(spark)):
+        return "127.0.0.1"
+    return str(spark.sparkContext.getConf().get("spark.driver.bindAddress") or driver_address(spark))

@@ -20,7 +20,7 @@ class Role:
     visible_gpus: tuple[str, ...] | None = None
 
     def environment(self) -> dict[str, str]:
-        """Variables for the rank's process. Two ranks on two cores run up to 20 times slower without the thread counts."""
+        """Variables for the rank's process. Without thread counts, two ranks on two cores may run 20 times slower."""
         variables = dict.fromkeys(_THREAD_VARIABLES, str(self.threads))
         variables |= {"RANK": str(self.rank), "WORLD_SIZE": str(self.world), "PYTHONUNBUFFERED": "1"}
         if self.visible_gpus is not None:

@@ -6,6 +6,7 @@ The only place that unpickles, and it only ever opens what Spark itself delivere
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import types
@@ -18,7 +19,8 @@ from firesteel.core.errors import PlanError
 
 __all__ = ["pack", "unpack"]
 
-_MAX_DEPTH = 6
+_MAX_DEPTH = 24
+_NEVER_PACKED = (types.GetSetDescriptorType, types.MemberDescriptorType)  # a class makes its own
 
 
 def pack(value: object, what: str) -> bytes:
@@ -26,15 +28,15 @@ def pack(value: object, what: str) -> bytes:
     try:
         with _user_modules_by_value():
             return bytes(cloudpickle.dumps(value))
-    except Exception:  # noqa: BLE001, S110 - a module's global that cannot travel; by name it need not
+    except Exception:  # noqa: BLE001 - a module's global that cannot travel; by name it need not
         pass
     try:
         return bytes(cloudpickle.dumps(value))
     except Exception as error:
         path, culprit = _culprit(value, what, _MAX_DEPTH, set())
         raise PlanError(
-            f"{path} (a {type(culprit).__module__}.{type(culprit).__qualname__}) cannot travel to the replicas: {error}. "
-            f"Create it inside the function that uses it, or pass a creator function."
+            f"{path} (a {type(culprit).__module__}.{type(culprit).__qualname__}) cannot travel to the replicas: "
+            f"{error}. Create it inside the function that uses it, or pass a creator function."
         ) from error
 
 
@@ -68,6 +70,7 @@ def unpack(data: bytes) -> Any:
 
 def _culprit(value: object, path: str, depth: int, seen: set[int]) -> tuple[str, object]:
     """The deepest named part of ``value`` that cannot be packed."""
+    is_ours = type(value).__module__.startswith("firesteel.")
     if depth > 0:
         for name, part in _parts(value):
             if id(part) in seen:
@@ -76,7 +79,8 @@ def _culprit(value: object, path: str, depth: int, seen: set[int]) -> tuple[str,
             try:
                 cloudpickle.dumps(part)
             except Exception:  # noqa: BLE001 - any error means that this part is on the way to the culprit
-                return _culprit(part, f"{path}, {name}", depth - 1, seen)
+                # The way through our own values says nothing to a user.
+                return _culprit(part, path if is_ours else f"{path}, {name}", depth - 1, seen)
     return path, value
 
 
@@ -90,7 +94,7 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
                 yield f"closure variable {name!r}", cell.cell_contents
             except ValueError:
                 continue  # not bound yet
-        for name in value.__code__.co_names:
+        for name in _names(value.__code__):
             if name in value.__globals__:
                 yield f"global variable {name!r}", value.__globals__[name]
         for default in value.__defaults__ or ():
@@ -102,9 +106,18 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
         for index, part in enumerate(value):
             yield f"[{index}]", part
     else:
-        if hasattr(value, "func") and hasattr(value, "args") and hasattr(value, "keywords"):  # functools.partial
+        if isinstance(value, functools.partial):
             yield "the function", value.func
             yield "its arguments", value.args
             yield "its keywords", value.keywords
         for name, part in getattr(value, "__dict__", {}).items():
-            yield f"attribute {name!r}", part
+            if not isinstance(part, _NEVER_PACKED):
+                yield f"attribute {name!r}", part
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """Names that a function and those defined inside it look up outside."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)

@@ -6,6 +6,7 @@ that foreign bytes are refused before anything is allocated for them.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
@@ -13,6 +14,7 @@ import secrets
 import socket
 import struct
 import threading
+import time
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -29,6 +31,7 @@ _MAGIC = b"FSTL"
 _MAX_JSON_BYTES = 64 << 20
 _MAX_BUFFER_BYTES = 64 << 30
 _NONCE_BYTES = 32
+_LAST_WORD_SECONDS = 1.0
 
 
 class WireError(ClusterError):
@@ -39,6 +42,8 @@ class Link:
     """One end of a connection. ``send`` may be called from several threads, ``receive`` from one."""
 
     def __init__(self, connection: socket.socket) -> None:
+        self.heard = time.monotonic()
+        """When bytes last arrived: also in the middle of a message, for a large one takes its time."""
         self._socket = connection
         self._sending = threading.Lock()
 
@@ -53,14 +58,25 @@ class Link:
 
     def send(self, message: dict[str, Any], buffers: Sequence[Buffer] = ()) -> None:
         """Send one message. Raises ``OSError`` when the other end is gone."""
-        text = json.dumps(message, separators=(",", ":")).encode()
         views = [memoryview(buffer).cast("B") for buffer in buffers]
-        head = _HEADER.pack(_MAGIC, len(text), len(views), zlib.crc32(text))
-        lengths = b"".join(_LENGTH.pack(view.nbytes) for view in views)
+        head = _head(message, views)
         with self._sending:
-            self._socket.sendall(head + lengths + text)
+            self._socket.sendall(head)
             for view in views:
                 self._socket.sendall(view)
+
+    def send_last(self, message: dict[str, Any]) -> None:
+        """Send without ever waiting for the other end: a connection that does not take it is closed instead."""
+        frame = _head(message, [])
+        if self._sending.acquire(timeout=_LAST_WORD_SECONDS):
+            try:
+                if self._socket.send(frame, socket.MSG_DONTWAIT) == len(frame):
+                    return
+            except OSError:
+                pass  # full, or gone already
+            finally:
+                self._sending.release()
+        self.close()
 
     def receive(self) -> tuple[dict[str, Any], list[bytearray]] | None:
         """The next message, or ``None`` when the other end closed. Raises ``WireError`` on foreign bytes."""
@@ -76,17 +92,18 @@ class Link:
         text = self._must(json_bytes)
         if zlib.crc32(text) != checksum:
             raise WireError("a message was damaged on its way")
-        message = json.loads(bytes(text))
+        try:
+            message = json.loads(bytes(text))
+        except ValueError as error:
+            raise WireError("a message is not JSON") from error
         if not isinstance(message, dict):
             raise WireError("a message is not a JSON object")
         return message, [self._must(length) for length in lengths]
 
     def close(self) -> None:
         """Close both directions; a thread that waits in ``receive`` comes back with ``None``."""
-        try:
+        with contextlib.suppress(OSError):  # already closed by the other end
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # already closed by the other end
         self._socket.close()
 
     def _must(self, size: int) -> bytearray:
@@ -101,16 +118,24 @@ class Link:
         while got < size:
             try:
                 count = self._socket.recv_into(view[got:])
-            except (ConnectionResetError, BrokenPipeError, OSError) as error:
-                if isinstance(error, TimeoutError):
-                    raise
+            except TimeoutError:
+                raise
+            except OSError:  # reset, or closed by another thread of ours: an end like any other
                 count = 0
             if count == 0:
                 if is_start and got == 0:
                     return None
                 raise WireError("a connection ended in the middle of a message")
             got += count
+            self.heard = time.monotonic()
         return data
+
+
+def _head(message: dict[str, Any], views: Sequence[memoryview]) -> bytes:
+    """A frame up to where its buffers begin."""
+    text = json.dumps(message, separators=(",", ":")).encode()
+    lengths = b"".join(_LENGTH.pack(view.nbytes) for view in views)
+    return _HEADER.pack(_MAGIC, len(text), len(views), zlib.crc32(text)) + lengths + text
 
 
 def challenge(connection: socket.socket, secret: bytes) -> bool:

@@ -120,7 +120,7 @@ class ReplicaFailed(ClusterError):
     Attributes:
         rank: the replica's seat.
         host: where it ran.
-        step: how many updates were done when it failed, or ``None`` before the first.
+        step: the step that it was in (from 1), or ``None`` before the first.
         traceback: the replica's traceback as text ("" when its process died without one).
         kind: ``"user"`` for an exception in the user's code, ``"infrastructure"`` for a dead process.
     """
@@ -140,8 +140,9 @@ class ReplicaFailed(ClusterError):
         self.step = step
         self.traceback = traceback
         self.kind = kind
-        at = "before its first step" if step is None else f"at step {step}"
-        text = f"replica {rank} on {host} failed {at}: {message}"
+        at = " before its first step" if kind == "user" else ""  # of a process that died nobody knows
+        at = at if step is None else f" at step {step}"
+        text = f"replica {rank} on {host} failed{at}: {message}"
         super().__init__(f"{text}\n\n{traceback.rstrip()}" if traceback else text)
 
 

@@ -1,4 +1,4 @@
-"""Plans: what a front end asks of the engine, as frozen values that can be printed, compared and tested without Spark."""
+"""Plans: what a front end asks of the engine, as frozen values: printed, compared and tested without Spark."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Validation:
-    """How a fit is validated on its way: after how many epochs, or at which trigger; rows per batch; where it is cut."""
+    """How a fit is validated on its way: after how many epochs or at which trigger, rows per batch, where it is cut."""
 
     batch_size: int
     every_epochs: int = 1
@@ -106,7 +106,7 @@ class Validation:
 
 @dataclass(frozen=True)
 class Fit:
-    """Train a program on ``world`` replicas. ``batch_size`` is the rows of a step over all of them; ``None``: the data's own."""
+    """Train a program on ``world`` replicas. ``batch_size``: rows of a step over all; ``None``: the data's own."""
 
     program: Program
     launch: Launch
@@ -116,7 +116,6 @@ class Fit:
     averaging_steps: int = 1
     shuffle: bool = True
     seed: int = 0
-    initial_epoch: int = 0
     steps_per_epoch: int | None = None
     max_steps: int | None = None
     validation: Validation | None = None
@@ -130,6 +129,12 @@ class Fit:
     def __post_init__(self) -> None:
         if self.sync not in SYNCS:
             raise UnknownName("sync", self.sync, SYNCS)
+
+    @property
+    def watches_loss(self) -> bool:
+        """Whether a trigger asks for the loss of every update, so that replicas have to agree on it each time."""
+        triggers = (self.checkpoint_trigger, None if self.validation is None else self.validation.trigger)
+        return any(trigger is not None and trigger.needs_loss for trigger in triggers)
 
 
 @dataclass(frozen=True)

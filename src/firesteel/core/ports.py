@@ -124,8 +124,11 @@ class Trainable(Replica, Protocol):
         """The rate of the next update (of the first parameter group)."""
         ...
 
-    def schedule(self, event: str, value: float | None = None) -> None:
-        """Advance the learning-rate schedule: ``event`` is ``"batch"`` or ``"epoch"``."""
+    def schedule(self, event: str, figures: Mapping[str, float] | None = None) -> None:
+        """Advance the learning-rate schedule after a ``"batch"`` or an ``"epoch"``.
+
+        An epoch's ``figures``: ``train_loss``; after a validation ``val_loss`` and ``score``, its first figure.
+        """
         ...
 
 
@@ -197,4 +200,3 @@ class Sync(Protocol):
     def state(self, replica: Trainable) -> State:
         """The whole state, on every rank; all ranks must call it."""
         ...
-

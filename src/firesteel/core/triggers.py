@@ -50,6 +50,11 @@ class Progress:
 class Trigger(ABC):
     """A question about progress."""
 
+    @property
+    def needs_loss(self) -> bool:
+        """Whether ``Progress.loss`` matters: agreeing on it after every update costs the replicas an exchange."""
+        return False
+
     @abstractmethod
     def fires(self, progress: Progress) -> bool:
         """Whether it is time."""
@@ -129,6 +134,11 @@ class MinLoss(Trigger):
     def __post_init__(self) -> None:
         _check_bound(self, "min", self.min)
 
+    @property
+    def needs_loss(self) -> bool:
+        """Always."""
+        return True
+
     def fires(self, progress: Progress) -> bool:
         """Whether there is a loss, and it is below the bound."""
         return progress.loss is not None and progress.loss < self.min
@@ -143,6 +153,11 @@ class _Combined(Trigger):
     def __init__(self, first: Trigger | str, *other: Trigger | str) -> None:
         object.__setattr__(self, "first", as_trigger(first))
         object.__setattr__(self, "other", tuple(as_trigger(trigger) for trigger in other))
+
+    @property
+    def needs_loss(self) -> bool:
+        """Whether one of them does."""
+        return any(trigger.needs_loss for trigger in (self.first, *self.other))
 
 
 @dataclass(frozen=True, init=False)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructField, StructType
 
-__all__ = ["as_tensor_column", "column_of", "columns_of", "prediction_field", "tensor_metadata"]
+__all__ = ["as_tensor_column", "column_of", "columns_of", "path_of", "prediction_field", "tensor_metadata"]
 
 _TENSOR = "tensor"  # the key in a field's metadata
 
@@ -68,7 +68,12 @@ def columns_of(
         SchemaError: no such column (the message lists those there are), or several of that name.
     """
     wanted = (names,) if isinstance(names, str) else tuple(names)
-    return tuple(column_of(_resolve(schema, name, role), allow_strings=allow_strings) for name in wanted)
+    return tuple(column_of(_resolve(schema, name, role)[0], allow_strings=allow_strings) for name in wanted)
+
+
+def path_of(schema: StructType, name: str) -> tuple[str, ...]:
+    """The column that ``name`` stands for, and the fields inside it if it is a struct; as in ``columns_of``."""
+    return _resolve(schema, name, "")[1]
 
 
 def prediction_field(name: str, shape: tuple[int, ...], dtype: str, *, vectors: bool = True) -> StructField:
@@ -112,7 +117,7 @@ def as_tensor_column(df: DataFrame, column: str, dtype: str, shape: Sequence[int
 
     The mark travels with the column through ``select`` and Parquet files; an expression over the column loses it.
     """
-    field = _resolve(df.schema, column, "tensor", is_top_only=True)
+    field, _ = _resolve(df.schema, column, "tensor", is_top_only=True)
     marked = {**field.metadata, **tensor_metadata(dtype, shape)}
     if field.dataType.typeName() != "binary":
         raise SchemaError(
@@ -210,11 +215,14 @@ def _dtype_kind(name: str, dtype: str) -> str:
 # --- names and advice -------------------------------------------------------------------------------------------------
 
 
-def _resolve(schema: StructType, name: str, role: str, *, is_top_only: bool = False) -> StructField:
-    """The field of this name, carrying the whole name as its own."""
+def _resolve(
+    schema: StructType, name: str, role: str, *, is_top_only: bool = False
+) -> tuple[StructField, tuple[str, ...]]:
+    """The field of this name, carrying the whole name as its own, and the way to it."""
     from pyspark.sql.types import StructField, StructType
 
     fields, inside, rest = schema.fields, "", name
+    path: tuple[str, ...] = ()
     while True:
         found = [field for field in fields if field.name == rest]
         head, dot, tail = (rest, "", "") if found or is_top_only else rest.partition(".")
@@ -228,7 +236,7 @@ def _resolve(schema: StructType, name: str, role: str, *, is_top_only: bool = Fa
                 found=f"{len(found)} columns of that name",
             )
         if found and not dot:
-            return StructField(name, found[0].dataType, found[0].nullable, found[0].metadata)
+            return StructField(name, found[0].dataType, found[0].nullable, found[0].metadata), (*path, rest)
         if not found or not isinstance(found[0].dataType, StructType):
             there = ", ".join(field.name for field in fields) or "none"
             where = f"the struct {inside[:-1]!r}" if inside else "the DataFrame"
@@ -238,7 +246,7 @@ def _resolve(schema: StructType, name: str, role: str, *, is_top_only: bool = Fa
                 expected=name,
                 found=there,
             )
-        fields, inside, rest = found[0].dataType.fields, f"{inside}{head}.", tail
+        fields, inside, rest, path = found[0].dataType.fields, f"{inside}{head}.", tail, (*path, head)
 
 
 def _advice(kind: DataType) -> str:

@@ -9,7 +9,7 @@ equal size have equal work. Inside a partition the rows come in storage order, o
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,6 @@ Indices = npt.NDArray[np.int64]
 _GOLDEN = 0.6180339887498949
 _CHUNKS_PER_WINDOW = 16
 _WINDOW_BYTES = 64 << 20
-_WINDOWS_KEPT = 512
 
 
 def window_rows_for(row_bytes: int, partitions: int) -> int:
@@ -52,7 +51,7 @@ class Order:
     seed: int = 0
     shuffle: bool = True
     window_rows: int = 1 << 20
-    _windows: OrderedDict[Any, Indices] = field(default_factory=OrderedDict, repr=False, compare=False)
+    _kept: dict[tuple[str, int], tuple[Any, Indices]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def rows(self) -> int:
@@ -69,7 +68,7 @@ class Order:
         return max(0, min(self.batch_size, self.rows - step * self.batch_size))
 
     def taken(self, first_step: int, last_step: int, epoch: int) -> Indices:
-        """Rows taken from each partition before step ``first_step``, …, ``last_step``: shape (steps + 1, partitions)."""
+        """Rows taken from each partition before steps ``first_step`` … ``last_step``: shape (steps + 1, partitions)."""
         places = np.minimum(np.arange(first_step, last_step + 1, dtype=np.int64) * self.batch_size, self.rows)
         counts = np.asarray(self.counts, dtype=np.int64)
         if len(counts) == 1:
@@ -102,13 +101,9 @@ class Order:
         return max(1, self.window_rows // _CHUNKS_PER_WINDOW)
 
     def _chunk_order(self, partition: int, epoch: int) -> Indices:
-        key = ("chunks", partition, epoch)
-        return self._remember(
-            key,
-            lambda: np.random.default_rng([self.seed, epoch, partition]).permutation(
-                -(-self.counts[partition] // self._chunk_rows())
-            ),
-        )
+        random = np.random.default_rng([self.seed, epoch, partition])
+        chunks = -(-self.counts[partition] // self._chunk_rows())
+        return self._remember("chunks", partition, (epoch,), lambda: random.permutation(chunks))
 
     def _window_starts(self, partition: int, epoch: int) -> Indices:
         count = self.counts[partition]
@@ -121,7 +116,7 @@ class Order:
         return np.unique(np.concatenate([[0], ends, [count]]))
 
     def _window(self, partition: int, window: int, epoch: int) -> Indices:
-        return self._remember(("window", partition, epoch, window), lambda: self._shuffled(partition, window, epoch))
+        return self._remember("window", partition, (epoch, window), lambda: self._shuffled(partition, window, epoch))
 
     def _shuffled(self, partition: int, window: int, epoch: int) -> Indices:
         count = self.counts[partition]
@@ -135,19 +130,13 @@ class Order:
         rows = (chunks[:, None] * chunk + np.arange(chunk)).ravel()
         return random.permutation(rows[rows < count])
 
-    def _remember(self, key: Any, make: Any) -> Indices:
-        # Two windows per partition are in use around a boundary; the rest is only a bound on what is kept.
-        found = self._windows.get(key)
-        if found is None:
-            found = self._windows[key] = np.asarray(make(), dtype=np.int64)
-            for stale in [k for k in self._windows if k[1] == key[1] and k[2] != key[2]]:
-                del self._windows[stale]
-            same = [k for k in self._windows if k[:3] == key[:3]]
-            for stale in same[:-2]:
-                del self._windows[stale]
-            while len(self._windows) > _WINDOWS_KEPT * 2:
-                self._windows.popitem(last=False)
-        return found
+    def _remember(self, kind: str, partition: int, place: tuple[int, ...], make: Callable[[], Indices]) -> Indices:
+        # An epoch goes through a partition's windows one after the other, so the last of each is all that is kept:
+        # what that takes does not depend on how many rows there are.
+        kept = self._kept.get((kind, partition))
+        if kept is None or kept[0] != place:
+            kept = self._kept[kind, partition] = (place, make())
+        return kept[1]
 
 
 def _apportion(places: Indices, counts: Indices, offsets: npt.NDArray[np.float64]) -> Indices:

@@ -1,7 +1,7 @@
 """Many rows in one: a block of tensors as a JSON header and one run of bytes.
 
-How ndarrays cross Spark without a Python object per row: XShards on their way into a training, local arrays on their way
-to be scored, predictions on their way back.
+How ndarrays cross Spark without a Python object per row: XShards on their way into a training, local arrays on their
+way to be scored, predictions on their way back.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from firesteel.core import errors
+from firesteel.core.errors import PlanError
 from firesteel.core.spec import Batch
 
-__all__ = ["BLOCK_BYTES", "PACKED_SCHEMA", "cut", "pack", "unpack"]
+__all__ = ["BLOCK_BYTES", "PACKED_SCHEMA", "cut", "pack", "pack_error", "unpack"]
 
 BLOCK_BYTES = 8 << 20
 PACKED_SCHEMA = "header string, data binary"
@@ -27,11 +29,19 @@ def pack(batch: Batch) -> tuple[str, bytes]:
     return json.dumps(header), b"".join(array.tobytes() for array in arrays.values())
 
 
+def pack_error(error: PlanError) -> tuple[str, bytes]:
+    """Rows that turned out wrong, in the place of a block: Spark's own error would hide what ours says."""
+    return json.dumps({"type": type(error).__name__, "text": str(error), "parts": vars(error)}, default=str), b""
+
+
 def unpack(header: str, data: Any) -> Batch:
-    """The reverse: read-only views of ``data`` (anything with a buffer)."""
+    """The reverse: read-only views of ``data`` (anything with a buffer). Raises what ``pack_error`` packed."""
     batch: Batch = {}
     offset = 0
-    for name, dtype, shape in json.loads(header):
+    tensors = json.loads(header)
+    if isinstance(tensors, dict):
+        raise errors._rebuild(getattr(errors, tensors["type"], PlanError), (tensors["text"],), tensors["parts"])
+    for name, dtype, shape in tensors:
         count = int(np.prod(shape, dtype=np.int64))
         batch[name] = np.frombuffer(data, dtype, count, offset).reshape(shape)
         offset += batch[name].nbytes

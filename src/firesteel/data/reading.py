@@ -11,14 +11,14 @@ import numpy as np
 from firesteel.core.errors import SchemaError
 from firesteel.core.spec import Batch
 from firesteel.data.arrow import Column, to_numpy
-from firesteel.data.frame import columns_of
+from firesteel.data.frame import columns_of, path_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["Reading", "Tensor", "check_weights", "expression", "make_reading"]
+__all__ = ["Reading", "Tensor", "check_inputs", "check_weights", "make_reading", "quoted"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Reading:
-    """How a task turns record batches into batches. Columns are read by place: the engine selects them in this order."""
+    """How a task turns record batches into batches. Columns are read by place: they are selected in this order."""
 
     tensors: tuple[Tensor, ...]
 
@@ -56,11 +56,14 @@ class Reading:
         return tuple(column for tensor in self.tensors for column in tensor.columns)
 
     def select(self, df: DataFrame) -> list[Any]:
-        """Spark expressions for the columns, renamed ``c0``, ``c1``, …"""
-        return [expression(df, column.name).alias(f"c{index}") for index, column in enumerate(self.columns)]
+        """Spark expressions for the columns, renamed ``c0``, ``c1`` and so on."""
+        from pyspark.sql.functions import col
+
+        paths = [path_of(df.schema, column.name) for column in self.columns]
+        return [col(quoted(*path)).alias(f"c{index}") for index, path in enumerate(paths)]
 
     def batch(self, rows: pa.RecordBatch, places: Sequence[int] | None = None) -> Batch:
-        """The tensors of these rows; ``places`` are this reading's columns, the first ones by default. Runs in a task."""
+        """The tensors of these rows; ``places`` are those of the columns, the first ones by default. Runs in a task."""
         batch: Batch = {}
         at = iter(range(len(self.columns)) if places is None else places)
         for tensor in self.tensors:
@@ -71,13 +74,21 @@ class Reading:
         return batch
 
 
-def expression(df: DataFrame, name: str) -> Any:
-    """The Spark column of this name; ``"a.b"`` is a field of a struct unless a column has that very name."""
-    from pyspark.sql import functions
+def quoted(*path: str) -> str:
+    """A column, or a field inside a struct, as Spark's parser reads it whatever the names."""
+    return ".".join("`" + name.replace("`", "``") + "`" for name in path)
 
-    if name in df.columns:
-        return functions.col("`" + name.replace("`", "``") + "`")
-    return functions.col(".".join(f"`{part}`" for part in name.split(".")))
+
+def check_inputs(count: int, inputs: tuple[int, int | None], found: str) -> None:
+    """Whether ``count`` tensors can be a model's ``inputs`` (at least, at most); ``found`` says what they are."""
+    least, most = inputs
+    if count < least or (most is not None and count > most):
+        takes = str(least) if least == most else f"{least} to {most or 'any number of'}"
+        raise SchemaError(
+            f"the model takes {takes} inputs, but there are {count} {found}",
+            expected=f"{takes} inputs",
+            found=f"{count} {found}",
+        )
 
 
 def check_weights(weights: Any, name: str) -> None:
@@ -93,21 +104,13 @@ def make_reading(
     weight: str | None = None,
     inputs: tuple[int, int | None] = (1, 1),
 ) -> Reading:
-    """Match columns to a model that takes ``inputs`` = (at least, at most) inputs; ``SchemaError`` where they do not fit."""
+    """Match columns to a model that takes ``inputs`` (at least, at most); ``SchemaError`` where they do not fit."""
     columns = columns_of(schema, features, role="feature")
-    least, most = inputs
-    count = len(columns)
-    if count >= least and (most is None or count <= most):
-        tensors = [Tensor(f"x{index}", (column,)) for index, column in enumerate(columns)]
-    elif least <= 1 and count > 1:
+    if len(columns) > 1 and inputs[0] <= 1 and inputs[1] is not None and len(columns) > inputs[1]:
         tensors = [Tensor("x0", columns)]
     else:
-        takes = str(least) if least == most else f"{least} to {most or 'any number of'}"
-        raise SchemaError(
-            f"the model takes {takes} inputs, but there are {count} feature columns: {', '.join(features)}",
-            expected=f"{takes} columns",
-            found=f"{count} columns",
-        )
+        check_inputs(len(columns), inputs, f"feature columns: {', '.join(features)}")
+        tensors = [Tensor(f"x{index}", (column,)) for index, column in enumerate(columns)]
     for index, column in enumerate(columns_of(schema, labels, role="label")):
         tensors.append(Tensor(f"y{index}", (column,)))
     if weight is not None:

@@ -11,7 +11,7 @@ import os
 import tempfile
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +46,13 @@ class SpoolWriter:
 
     def __init__(self, tensors: tuple[str, ...], directory: str | None = None) -> None:
         self._directory = directory or spool_directory()
-        self._files = {name: tempfile.TemporaryFile(dir=self._directory, buffering=0) for name in tensors}  # noqa: SIM115
+        self._files: dict[str, IO[bytes]] = {}
+        try:
+            for name in tensors:
+                self._files[name] = tempfile.TemporaryFile(dir=self._directory, buffering=0)  # noqa: SIM115 - see __exit__
+        except OSError as error:
+            self.__exit__(None, None, None)
+            raise _cannot_write(self._directory, error) from error
         self._specs: dict[str, TensorSpec] = {}
         self._blocks: list[Block] = []
         self._rows = 0
@@ -54,7 +60,9 @@ class SpoolWriter:
     def __enter__(self) -> SpoolWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for file in self._files.values():
             file.close()
 
@@ -102,16 +110,20 @@ class SpoolWriter:
             )
 
 
-def _write_all(file: Any, values: npt.NDArray[Any], directory: str) -> None:
-    view = memoryview(values.reshape(-1).view(np.uint8))
+def _write_all(file: IO[bytes], values: npt.NDArray[Any], directory: str) -> None:
+    view = memoryview(values.reshape(-1).view(np.uint8).data)
     try:
         while view:
             view = view[file.write(view) :]
     except OSError as error:
-        raise ClusterError(
-            f"the spool in {directory} could not be written: {error.strerror}. "
-            f"Free some space there, or point spark.local.dir to a larger disk."
-        ) from error
+        raise _cannot_write(directory, error) from error
+
+
+def _cannot_write(directory: str, error: OSError) -> ClusterError:
+    return ClusterError(
+        f"the spool in {directory} could not be written: {error.strerror}. "
+        f"Free some space there, or point spark.local.dir to a larger disk."
+    )
 
 
 class SpoolReader:

@@ -52,7 +52,7 @@ class Runner:
         self.global_step = 0
         self.stop = False
         self.stats: dict[str, Any] = {}
-        """The last epoch's record, from ``after_train_epoch`` on."""
+        """The last epoch's record, from ``after_train_epoch`` on; a validation's figures in ``after_val_epoch``."""
         self._kept: dict[str, Any] = {}
         self._state: Callable[[], dict[str, bytes]] | None = None
         self._pack: Callable[[dict[str, bytes], dict[str, Any]], bytes] | None = None
@@ -212,6 +212,12 @@ class Callbacks:
         for callback in self._callbacks:
             getattr(callback, hook)(self.runner)
 
+    def after_update(self) -> None:
+        """What follows every update: the main callback's own schedule, then ``after_train_iter``."""
+        if self.main is not None:
+            self.main.on_lr_adjust(self.runner)
+        self.call("after_train_iter")
+
 
 def find_main(callbacks: tuple[Any, ...]) -> MainCallback | None:
     """The one ``MainCallback``, if there is one."""
@@ -225,8 +231,8 @@ class ModelCheckpoint(Callback):
     """Saves the training as it goes on, from replica 0, to the driver's disk.
 
     Args:
-        filepath: where; ``{epoch}`` and ``{iter}`` become ``epoch=3`` and ``iter=40``, and ``.ckpt`` is added. ``last.ckpt``
-            in the same folder is written at the end.
+        filepath: where; ``{epoch}`` and ``{iter}`` become ``epoch=3`` and ``iter=40``, and ``.ckpt`` is added.
+            ``last.ckpt`` in the same folder is written at the end.
         save_weights_only: leave the optimizer's state out.
         by_epoch: whether ``interval`` counts epochs or updates.
         interval: how often; -1 = only at the end.
@@ -302,7 +308,7 @@ class TensorBoardCallback(Callback):
 
 
 class TqdmCallback(Callback):
-    """A progress bar in replica 0's own log. (The driver shows one without it.)"""
+    """A progress bar in replica 0's own log; the driver shows one without it."""
 
     def before_train_epoch(self, runner: Runner) -> None:
         """Start a bar."""

@@ -1,7 +1,7 @@
 """Checkpoints: ``model.<step>`` and ``optimMethod-<name>.<step>`` in a dated folder, both safetensors.
 
-The optimizer's file is written first, the model's last, so a model file means that both are there. A third, small
-file ``checkpoint.<step>.json`` holds the position and both hashes: what does not match them is damaged.
+The model's file is written last, and its header holds a note: the position, the seed, and the hashes of both files'
+content. So a model file means that both are there, and what does not match the note is damaged.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ import re
 import time
 import warnings
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from firesteel.core.errors import CheckpointError
 from firesteel.core.plan import Position
-from firesteel.engine.files import exists, local_path, read_bytes, write_bytes
+from firesteel.engine.files import local_path, read_bytes, write_bytes
 
-__all__ = ["Checkpoint", "CheckpointFolder", "latest", "load"]
+__all__ = ["Checkpoint", "CheckpointFolder", "find", "latest", "load", "write"]
 
-_MODEL = re.compile(r"model\.(\d+)$")
+_FILE = re.compile(r"(?:model|optimMethod-.*)\.(\d+)")
 _DATED = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d")
+_NOTE = "firesteel.checkpoint"
 
 
 @dataclass(frozen=True)
@@ -48,102 +50,120 @@ class CheckpointFolder:
         """Write one; the oldest goes when there are more than ``keep``. Returns the model file's path."""
         if self._folder is None:
             self._folder = os.path.join(self._model_dir, time.strftime("%Y-%m-%d_%H-%M-%S"))
-        step = checkpoint.position.step
         path = write(self._folder, checkpoint, self._name)
-        if step not in self._written:
-            self._written.append(step)
+        self._written.append(checkpoint.position.step)
         while self._keep is not None and len(self._written) > self._keep:
-            self._remove(self._written.pop(0))
+            self._remove(self._folder, self._written.pop(0))
         return path
 
-    def _remove(self, step: int) -> None:
-        assert self._folder is not None
-        for name in _names(step, self._name):
-            path = os.path.join(self._folder, name)
-            if os.path.exists(path):
-                os.remove(path)
-
-
-def _names(step: int, name: str) -> tuple[str, str, str]:
-    return f"model.{step}", f"optimMethod-{name}.{step}", f"checkpoint.{step}.json"
+    def _remove(self, folder: str, step: int) -> None:
+        # The model's file first: what is left, should we be killed here, does not look like a checkpoint.
+        for name in (f"model.{step}", f"optimMethod-{self._name}.{step}"):
+            os.remove(os.path.join(folder, name))
 
 
 def write(folder: str, checkpoint: Checkpoint, name: str = "Model") -> str:
     """Write a checkpoint's files into ``folder``; the model file's path."""
-    model, optimizer, facts = _names(checkpoint.position.step, name)
-    data = checkpoint.state.get("optimizer", b"")
+    step = checkpoint.position.step
+    optimizer = f"optimMethod-{name}.{step}"
     note = {
         "position": asdict(checkpoint.position),
         "seed": checkpoint.seed,
-        "optimizer": optimizer,
-        "hashes": {"model": _hash(checkpoint.state["model"]), "optimizer": _hash(data)},
+        "model": _hash(_split(checkpoint.state["model"])[1]),
     }
-    write_bytes(os.path.join(folder, optimizer), data)
-    write_bytes(os.path.join(folder, facts), json.dumps(note).encode())
-    path = os.path.join(folder, model)
-    write_bytes(path, checkpoint.state["model"])
+    if "optimizer" in checkpoint.state:
+        note |= {"file": optimizer, "optimizer": _hash(checkpoint.state["optimizer"])}
+        write_bytes(os.path.join(folder, optimizer), checkpoint.state["optimizer"])
+    path = os.path.join(folder, f"model.{step}")
+    write_bytes(path, _with_note(checkpoint.state["model"], note))
     return path
 
 
-def _hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
 def latest(path: str) -> str:
-    """Path of the newest model file under ``path``: a checkpoint file, a dated folder, or a ``model_dir``."""
-    found = _candidates(path, None)
-    if not found:
-        raise CheckpointError(f"no checkpoint in {path}", path=path)
-    return found[0]
+    """Path of the newest whole model file at ``path``; ``CheckpointError`` if there is none."""
+    return load(path).path
 
 
 def load(path: str, version: int | None = None) -> Checkpoint:
-    """The newest whole checkpoint at ``path`` (of step ``version``, where given); damaged ones are passed over with a warning."""
+    """The newest whole checkpoint at ``path`` (of step ``version``, where given); see ``find``."""
+    found = find(path, version)
+    if found is None:
+        what = "" if version is None else f" of version {version}"
+        raise CheckpointError(f"no checkpoint{what} in {path}", path=path)
+    return found
+
+
+def find(path: str, version: int | None = None) -> Checkpoint | None:
+    """The newest whole checkpoint, ``None`` where there is not any; damaged ones are passed over with a warning.
+
+    ``path`` is a checkpoint's model file, a dated folder, or a ``model_dir``.
+
+    Raises:
+        CheckpointError: there are some, and all are damaged; the text names them.
+    """
     damaged = []
-    for candidate in _candidates(path, version):
+    for candidate in _candidates(local_path(path) or path, version):
         try:
             return _read(candidate)
         except (CheckpointError, OSError, ValueError, KeyError) as error:
             damaged.append(candidate)
             warnings.warn(f"passed over a damaged checkpoint: {candidate}: {error}", stacklevel=3)
-    what = f" of version {version}" if version is not None else ""
     if damaged:
-        raise CheckpointError(f"no whole checkpoint{what} in {path}; damaged: {', '.join(damaged)}", path=path)
-    raise CheckpointError(f"no checkpoint{what} in {path}", path=path)
+        raise CheckpointError(f"no whole checkpoint in {path}; damaged: {', '.join(damaged)}", path=path)
+    return None
 
 
-def _candidates(path: str, version: int | None) -> list[str]:
-    """Model files, newest first: by folder (its name is its date), then by step."""
-    root = local_path(path) or path
+def _candidates(root: str, version: int | None) -> list[str]:
+    """Model files, newest first: by folder (its name is its date), then by step. A half one's may be missing."""
     if os.path.isfile(root):
         return [root]
     if not os.path.isdir(root):
         return []
-    folders = [root, *(os.path.join(root, name) for name in os.listdir(root) if _DATED.match(name))]
-    found = []
-    for folder in folders:
-        if not os.path.isdir(folder):
-            continue
-        for name in os.listdir(folder):
-            match = _MODEL.match(name)
+    found = set()
+    for folder in ["", *filter(_DATED.fullmatch, os.listdir(root))]:
+        for name in os.listdir(os.path.join(root, folder)):
+            match = _FILE.fullmatch(name)
             if match and (version is None or int(match[1]) == version):
-                found.append((os.path.basename(folder) if folder != root else "", int(match[1]), os.path.join(folder, name)))
-    return [model for _, _, model in sorted(found, reverse=True)]
+                found.add((folder, int(match[1])))
+    return [os.path.join(root, folder, f"model.{step}") for folder, step in sorted(found, reverse=True)]
 
 
-def _read(model_path: str) -> Checkpoint:
-    match = _MODEL.search(os.path.basename(model_path))
-    if match is None:
-        raise CheckpointError("not a checkpoint's model file (model.<step>)", path=model_path)
-    folder = os.path.dirname(model_path)
-    facts_path = os.path.join(folder, f"checkpoint.{match[1]}.json")
-    if not exists(facts_path):
-        raise CheckpointError("its checkpoint.<step>.json is missing", path=model_path)
-    note = json.loads(read_bytes(facts_path))
-    state = {"model": read_bytes(model_path), "optimizer": read_bytes(os.path.join(folder, note["optimizer"]))}
-    for part, expected in note["hashes"].items():
-        if _hash(state[part]) != expected:
-            raise CheckpointError(f"its {part} file is not the one that was written", path=model_path)
-    if not state["optimizer"]:
-        del state["optimizer"]
-    return Checkpoint(state, Position(**note["position"]), int(note["seed"]), model_path)
+def _read(path: str) -> Checkpoint:
+    header, content = _split(read_bytes(path))
+    if _NOTE not in header.get("__metadata__", {}):
+        raise CheckpointError("not a checkpoint's model file: its header has no note", path=path)
+    note = json.loads(header["__metadata__"].pop(_NOTE))
+    state = {"model": _joined(header, content)}
+    if _hash(content) != note["model"]:
+        raise CheckpointError("the weights are not those that were written", path=path)
+    if "file" in note:
+        state["optimizer"] = read_bytes(os.path.join(os.path.dirname(path), note["file"]))
+        if _hash(state["optimizer"]) != note["optimizer"]:
+            raise CheckpointError(f"{note['file']} is not the one that was written", path=path)
+    return Checkpoint(state, Position(**note["position"]), int(note["seed"]), path)
+
+
+# --- safetensors, as far as a header goes: its length in 8 bytes, JSON, then the tensors ---
+
+
+def _with_note(data: bytes, note: dict[str, Any]) -> bytes:
+    header, content = _split(data)
+    header.setdefault("__metadata__", {})[_NOTE] = json.dumps(note)
+    return _joined(header, content)
+
+
+def _split(data: bytes) -> tuple[dict[str, Any], bytes]:
+    end = 8 + int.from_bytes(data[:8], "little")
+    if not 8 < end <= len(data):
+        raise CheckpointError("not a whole safetensors file")
+    return json.loads(data[8:end]), data[end:]
+
+
+def _joined(header: dict[str, Any], content: bytes) -> bytes:
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # tensors are read in place where they are aligned
+    return len(text).to_bytes(8, "little") + text + content
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

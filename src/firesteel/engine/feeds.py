@@ -53,14 +53,13 @@ def open_training(job: FitJob, desk: Desk, assignment: dict[str, Any], framework
         return StreamSteps(job.stream, framework, group, plan.seed)
     assert plan.batch_size is not None
     signature = _signature(assignment["tensors"])
-    files = None
     if job.is_relayed:
-        spool, files = pull(desk, "train", signature, 0, assignment["counts"][0])
+        spool = pull(desk, "train", signature, 0, assignment["counts"][0])
     else:
         spool = SpoolReader(desk.descriptors, signature, tuple(Block(*block) for block in assignment["blocks"]))
     counts = tuple(assignment["counts"])
     order = Order(counts, plan.batch_size, plan.seed, plan.shuffle, window_rows_for(signature.row_bytes, len(counts)))
-    return SpoolSteps(Feed(spool, order, tuple(Holding(*held) for held in assignment["holdings"])), files)
+    return SpoolSteps(Feed(spool, order, tuple(Holding(*held) for held in assignment["holdings"])))
 
 
 def open_validation(
@@ -75,9 +74,9 @@ def open_validation(
     about = assignment["validation"]
     rows = about["rows"] if plan.steps is None else min(about["rows"], plan.steps * plan.batch_size)
     begin, end = rows * desk.rank // desk.world, rows * (desk.rank + 1) // desk.world
-    spool, files = pull(desk, "validation", _signature(about["tensors"]), begin, end)
+    spool = pull(desk, "validation", _signature(about["tensors"]), begin, end)
     order = Order((end - begin,), max(1, plan.batch_size // desk.world), shuffle=False)
-    return SpoolSteps(Feed(spool, order, (Holding(0, 0),)), files)
+    return SpoolSteps(Feed(spool, order, (Holding(0, 0),)))
 
 
 def _signature(tensors: list[list[Any]]) -> Signature:
@@ -85,11 +84,10 @@ def _signature(tensors: list[list[Any]]) -> Signature:
 
 
 class SpoolSteps:
-    """Steps from rows that this rank holds. ``files`` is whatever has to live as long as the spool is read."""
+    """Steps from rows that this rank holds."""
 
-    def __init__(self, feed: Feed, files: object = None) -> None:
+    def __init__(self, feed: Feed) -> None:
         self._feed = feed
-        self._files = files
         self._count = feed.order.steps
         self.steps: int | None = self._count
 
@@ -107,9 +105,7 @@ class StreamSteps:
     its own, and they agree before every step on how many there are, until nobody has any.
     """
 
-    def __init__(
-        self, stream: Stream, framework: Framework, group: Group, seed: int, limit: int | None = None
-    ) -> None:
+    def __init__(self, stream: Stream, framework: Framework, group: Group, seed: int, limit: int | None = None) -> None:
         self.steps: int | None = None
         self._framework = framework
         self._group = group

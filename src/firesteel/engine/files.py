@@ -11,7 +11,7 @@ __all__ = ["exists", "local_path", "read_bytes", "write_bytes"]
 
 
 def local_path(path: str | os.PathLike[str]) -> str | None:
-    """The path on this machine that ``path`` names (``file://`` and ``dbfs:/`` count), or ``None`` for another file system."""
+    """The path on this machine that ``path`` names (``file://`` and ``dbfs:/`` too); ``None``: another file system."""
     text = os.fspath(path)
     if text.startswith("file://"):
         return text[len("file://") :]

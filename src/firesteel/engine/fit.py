@@ -173,7 +173,8 @@ class _Arrangement:
             for (name, dtype, shape), (_, other_dtype, other_shape) in zip(tensors[0], other, strict=True):
                 if (dtype, shape) != (other_dtype, other_shape):
                     raise SchemaError(
-                        f"rows of {name!r} have shape {tuple(shape)} in one partition and {tuple(other_shape)} in another",
+                        f"rows of {name!r} have shape {tuple(shape)} in one partition "
+                        f"and {tuple(other_shape)} in another",
                         column=name,
                     )
         counts = [0] * self.partitions
@@ -196,7 +197,8 @@ class _Arrangement:
 def _warn_of_skew(rows: list[float]) -> None:
     if len(rows) > 1 and max(rows) > 4 * (sum(rows) / len(rows)) * 0.5 and min(rows) < 0.25 * max(rows):
         _log.warning(
-            "replicas hold between %d and %d rows, and each step waits for the slowest: df.repartition(%d) would even that out",
+            "replicas hold between %d and %d rows, and each step waits for the slowest: "
+            "df.repartition(%d) would even that out",
             min(rows),
             max(rows),
             len(rows),
@@ -213,6 +215,8 @@ class _Listener:
         self._state: dict[str, bytes] | None = None
         self._position = plan.position
         self._seconds: dict[str, float] = {}
+        self._warning = ""
+        self._has_warned = False
         self._display = Display(plan.launch.world, plan.epochs, outputs.verbose)
         self._writers: dict[str, EventWriter] = {}
 
@@ -229,6 +233,7 @@ class _Listener:
 
     def show(self, coordinator: Coordinator) -> None:
         """Called in the caller's own thread, several times a second."""
+        self._warn()
         self._display.refresh(coordinator.seated, coordinator.alive)
 
     def take(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
@@ -237,27 +242,31 @@ class _Listener:
 
     def outcome(self) -> Outcome:
         """Once the launch is over."""
+        self._warn()
         self._display.end(self._position.step - self._plan.position.step, self._seconds)
         return Outcome(self._history, self._state, self._position, self._seconds)
+
+    def _warn(self) -> None:
+        """In the caller's thread, where filters and ``pytest.warns`` apply; once."""
+        if self._warning and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(self._warning, RuntimeWarning, stacklevel=4)
 
     def _on_line(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
         self._display.line(rank, event["text"])
 
     def _on_warning(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
-        warnings.warn(event["text"], RuntimeWarning, stacklevel=2)
+        self._warning = self._warning or event["text"]  # of the first rank that has one
 
     def _on_progress(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
         self._display.progress(event)
 
     def _on_steps(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
-        rows = []
-        before = event["began"]
-        for offset, loss in enumerate(event["losses"]):
-            at = event["times"][offset]
-            speed = event["rows"][offset] / max(at - before, 1e-9)
-            before = at
-            values = {"Loss": loss, "LearningRate": event["rates"][offset], "Throughput": speed}
-            rows.append((event["first"] + offset, at, values))
+        columns = (event[name] for name in ("losses", "rates", "rows", "seconds", "times"))
+        rows = [
+            (step, at, {"Loss": loss, "LearningRate": rate, "Throughput": count / max(seconds, 1e-9)})
+            for step, (loss, rate, count, seconds, at) in enumerate(zip(*columns, strict=True), event["first"])
+        ]
         self._outputs.summaries.add_train(rows)
         self._write("train", rows)
 

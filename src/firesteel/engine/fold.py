@@ -46,7 +46,9 @@ class Fold:
         for name, metric in self.metrics.items():
             states |= {f"{name}/{key}": value for key, value in metric.state().items()}
         header, data = pack(states)
-        note = json.dumps({"rows": self.rows, "loss": self.loss_sum, "has_loss": self.has_loss, "header": header}).encode()
+        note = json.dumps(
+            {"rows": self.rows, "loss": self.loss_sum, "has_loss": self.has_loss, "header": header}
+        ).encode()
         return len(note).to_bytes(8, "little") + note + data
 
     def merge(self, others: Iterable[bytes]) -> Fold:

@@ -10,11 +10,12 @@ from firesteel.cluster.devices import task_gpus
 from firesteel.cluster.roles import Role
 from firesteel.cluster.seat import Seat
 from firesteel.core.plan import Fit
-from firesteel.data.seating import Decoder
 from firesteel.data.spool import SpoolWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from firesteel.data.seating import Decoder  # it loads Arrow, which a child never needs
 
 __all__ = ["FitJob", "Stream", "TaskCard", "seat_and_train"]
 
@@ -61,7 +62,7 @@ def seat_and_train(seat: Seat, batches: Iterator[pa.RecordBatch], card: TaskCard
         seat.start_child("firesteel.engine.worker:main", card.payload, spool.descriptors, role)
         for rows in batches:
             seat.check()
-            for partition, batch in card.decoder.batches(rows):
+            for partition, batch in card.decoder.batches(rows) if card.tensors else ():
                 spool.append(partition, batch)
         signature = spool.signature
         report = {

@@ -1,256 +1,69 @@
-"""Verbs on rows that are not in a DataFrame: arrays on the driver, streams, shards. And evaluate, for all kinds.
-
-Rows travel in packed blocks. A task's failure comes back as a row, not as a Spark error: nothing is retried, and
-the driver raises it with the replica's own traceback.
-"""
+"""Predict for rows that are not in a DataFrame: arrays on the driver, shards, streams."""
 
 from __future__ import annotations
 
-import json
-import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from firesteel.cluster.failure import Failure
 from firesteel.cluster.travel import pack as pack_object
 from firesteel.core import registry
 from firesteel.core.errors import PlanError
-from firesteel.core.metrics import Metric
 from firesteel.core.spec import Batch, rows_of
-from firesteel.data.packed import PACKED_SCHEMA, cut, pack, unpack
-from firesteel.data.reading import Reading
+from firesteel.data.packed import pack, unpack
 from firesteel.data.shards import XShards
-from firesteel.data.sources import Frame, Local, Packed, Source
-from firesteel.engine.fold import Fold
+from firesteel.data.sources import Columns, is_pandas, pandas_reading, read_pandas, shard_batch
+from firesteel.engine.answers import ANSWER_SCHEMA, answer, collect, failed, packed_frame, read_packed
 from firesteel.engine.job import Stream
-from firesteel.engine.score import Scorer
+from firesteel.engine.outputs import add_columns, contained, finish_shard
+from firesteel.engine.scorer import Outputs, Scorer, first_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["contained", "evaluate", "score_arrays", "score_shards", "score_stream"]
-
-_ANSWER_SCHEMA = "partition int, kind string, header string, data binary"
+__all__ = ["open_stream", "score_arrays", "score_shards", "score_stream"]
 
 
-# --- evaluate ---------------------------------------------------------------------------------------------------------
+# --- arrays -----------------------------------------------------------------------------------------------------------
 
 
-def evaluate(
-    spark: SparkSession,
-    scorer: Scorer,
-    source: Source,
-    stream: Stream | None,
-    metrics: Mapping[str, Metric],
-    *,
-    world: int,
-    steps: int | None,
-) -> Fold:
-    """Every row once through the program; losses and metric states merged on the driver."""
-    rows = None if steps is None else steps * scorer.batch_size
-    read: Callable[..., Iterator[Batch]]
-    if isinstance(source, Frame):
-        df = source.df.select(*source.reading.select(source.df))
-        df = df if rows is None else df.limit(rows)
-        read = partial(_read_columns, source.reading)
-    elif isinstance(source, Packed):
-        df, read = source.df, _read_packed
-    elif isinstance(source, Local):
-        batch = source.batch if rows is None else {k: v[:rows] for k, v in source.batch.items()}
-        df, read = _spread(spark, batch, world), _read_packed
-    else:
-        assert stream is not None
-        df, read = spark.range(0, world, 1, world), partial(_read_stream, scorer.framework, stream, world, steps)
-    work = pack_object((dict(metrics), read), "metrics or data")
-    answers = df.mapInArrow(partial(_fold_task, scorer, work), _ANSWER_SCHEMA).collect()
-    _raise_failure(answers)
-    whole = Fold.fresh(metrics).merge(bytes(answer["data"]) for answer in answers)
-    if whole.rows == 0:
-        raise PlanError("there are no rows to evaluate")
-    return whole
-
-
-def _fold_task(scorer: Scorer, work: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    replica = None
-    failure = None
-    try:
-        metrics, read = scorer.unpack(work)
-        fold = Fold.fresh(metrics)
-        for batch in read(batches):
-            replica = replica or scorer.replica()
-            for piece in _pieces(batch, scorer.batch_size):
-                fold.feed(replica, piece)
-    except Exception as error:  # noqa: BLE001 - the driver raises it
-        failure = error
-    if failure is not None:
-        yield _answer("failure", json.dumps(_failure(failure).to_json()), b"")
-    elif replica is not None:
-        yield _answer("fold", "", fold.to_bytes())
-
-
-def _pieces(batch: Batch, size: int) -> Iterator[Batch]:
-    for begin in range(0, rows_of(batch), size):
-        yield {name: values[begin : begin + size] for name, values in batch.items()}
-
-
-def _read_columns(reading: Reading, batches: Iterator[pa.RecordBatch]) -> Iterator[Batch]:
-    return (reading.batch(rows) for rows in batches if rows.num_rows)
-
-
-def _read_packed(batches: Iterator[pa.RecordBatch]) -> Iterator[Batch]:
-    for rows in batches:
-        for header, data in zip(rows.column("header"), rows.column("data"), strict=True):
-            yield unpack(header.as_py(), data.as_buffer())
-
-
-def _read_stream(
-    name: str, stream: Stream, world: int, steps: int | None, batches: Iterator[pa.RecordBatch]
-) -> Iterator[Batch]:
-    """This task's batches: every world-th one, or all of what a creator made for it."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None
-    for _ in batches:
-        pass  # one row to be awake for
-    rank = context.partitionId()
-    framework = registry.framework(name)
-    source, is_own = _open_stream(framework, stream, rank, world)
-    for number, batch in enumerate(framework.stream(source, stream.batch_size, 0, 0)):
-        if steps is not None and number >= steps:
-            return
-        if is_own or number % world == rank:
-            yield batch
-
-
-def _open_stream(framework: Any, stream: Stream, rank: int, world: int) -> tuple[Any, bool]:
-    source = stream.source
-    if stream.is_creator:
-        config = dict(stream.config)
-        if not stream.auto_shard:
-            config |= {"rank": rank, "num_shards": world}
-        source = source(config, stream.batch_size)
-    return source, framework.is_sharded(source) or not stream.auto_shard
-
-
-# --- predict ----------------------------------------------------------------------------------------------------------
-
-
-def score_arrays(spark: SparkSession, scorer: Scorer, batch: Batch, world: int) -> dict[str, Any]:
+def score_arrays(spark: SparkSession, scorer: Scorer, batch: Batch, world: int) -> Outputs:
     """Outputs for local arrays, in their order."""
     if rows_of(batch) == 0:
-        raise PlanError("there are no rows to predict")
-    df = _spread(spark, batch, world)
-    answers = df.mapInArrow(partial(_score_task, scorer), _ANSWER_SCHEMA).collect()
-    _raise_failure(answers)
-    flat = [unpack(answer["header"], bytes(answer["data"])) for answer in answers]
+        return scorer.try_out(batch)
+    answers = packed_frame(spark, batch, world).mapInArrow(partial(_score_task, scorer), ANSWER_SCHEMA)
+    flat = [unpack(header, data) for header, data in collect(answers)]
     return _nested({name: np.concatenate([part[name] for part in flat]) for name in flat[0]})
 
 
 def _score_task(scorer: Scorer, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    blocks = read_packed(batches)
+    batch = next(blocks, None)
+    if batch is None:
+        return
+    done = 0
     try:
-        for batch in _read_packed(batches):
-            header, data = pack(_flat(scorer.open()(batch)))
-            yield _answer("rows", header, data)
+        with scorer.open() as score:
+            while batch is not None:
+                yield answer(*pack(_flat(score(batch))))
+                done += 1
+                batch = next(blocks, None)
     except Exception as error:  # noqa: BLE001 - the driver raises it
-        yield _answer("failure", json.dumps(_failure(error).to_json()), b"")
+        yield failed(error, done)
 
 
-def score_shards(
-    shards: XShards, scorer: Scorer, read: Callable[[Any], Batch], finish: Callable[[Any, dict[str, Any]], Any]
-) -> XShards:
-    """Lazily score each shard: ``read`` gives its rows, ``finish(shard, outputs)`` the shard that is returned."""
-    return shards._map_partitions(partial(_score_each, scorer, read, finish))
-
-
-def _score_each(
-    scorer: Scorer,
-    read: Callable[[Any], Batch],
-    finish: Callable[[Any, dict[str, Any]], Any],
-    partition: int,
-    shards: Iterator[Any],
-) -> Iterator[Any]:
-    for shard in shards:
-        yield finish(shard, scorer.open()(read(shard)))
-
-
-def score_stream(spark: SparkSession, scorer: Scorer, stream: Stream, steps: int | None) -> XShards:
-    """Lazily score a loader's or creator's batches, in their order: one shard each, in one partition.
-
-    One partition, for only its end tells how many batches there are.
-    """
-    work = pack_object((stream, steps), "the data")
-    return XShards(spark.sparkContext.parallelize([0], 1).mapPartitions(partial(_score_streamed, scorer, work)))
-
-
-def _score_streamed(scorer: Scorer, work: bytes, _: Iterator[int]) -> Iterator[Any]:
-    stream, steps = scorer.unpack(work)
-    score = scorer.open()
-    framework: Any = registry.framework(scorer.framework)
-    source, _is_own = _open_stream(framework, stream, 0, 1)
-    batches = framework.stream(source, stream.batch_size, 0, 0, has_labels=False)
-    for number, batch in enumerate(batches):
-        if steps is not None and number >= steps:
-            return
-        yield {"prediction": contained(score(batch))}
-
-
-def contained(outputs: dict[str, Any]) -> Any:
-    """Outputs as users get them: one array alone, several in a list, named ones in a dict."""
-    if list(outputs) == ["prediction"]:
-        return outputs["prediction"]
-    if all(name == f"_{index}" for index, name in enumerate(outputs)):
-        return list(outputs.values())
-    return outputs
-
-
-# --- blocks -----------------------------------------------------------------------------------------------------------
-
-
-def _spread(spark: SparkSession, batch: Batch, world: int) -> Any:
-    """Local arrays as a DataFrame of packed blocks, in order, over the slots."""
-    rows = [pack(piece) for piece in cut(batch, at_least=max(1, world))]
-    return spark.createDataFrame(rows, PACKED_SCHEMA, verifySchema=False)
-
-
-def _answer(kind: str, header: str, data: bytes) -> pa.RecordBatch:
-    import pyarrow as pa
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    partition = 0 if context is None else context.partitionId()
-    return pa.RecordBatch.from_arrays(
-        [pa.array([partition], pa.int32()), pa.array([kind]), pa.array([header]), pa.array([data], pa.binary())],
-        ["partition", "kind", "header", "data"],
-    )
-
-
-def _failure(error: Exception) -> Failure:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    return Failure.of(error, rank=0 if context is None else context.partitionId(), host=socket.gethostname())
-
-
-def _raise_failure(answers: list[Any]) -> None:
-    for answer in answers:
-        if answer["kind"] == "failure":
-            raise Failure.from_json(json.loads(answer["header"])).error()
-
-
-def _flat(outputs: dict[str, Any], prefix: str = "") -> Batch:
+def _flat(outputs: Outputs, prefix: str = "") -> Batch:
     flat: Batch = {}
     for name, value in outputs.items():
         flat |= _flat(value, f"{prefix}{name}\x1f") if isinstance(value, dict) else {prefix + name: value}
     return flat
 
 
-def _nested(flat: Batch) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
+def _nested(flat: Batch) -> Outputs:
+    nested: Outputs = {}
     for path, value in flat.items():
         *parents, name = path.split("\x1f")
         at = nested
@@ -258,3 +71,95 @@ def _nested(flat: Batch) -> dict[str, Any]:
             at = at.setdefault(parent, {})
         at[name] = value
     return nested
+
+
+# --- shards -----------------------------------------------------------------------------------------------------------
+
+
+def score_shards(
+    shards: XShards,
+    scorer: Scorer,
+    columns: Columns,
+    inputs: Callable[[], tuple[int, int | None]],
+    names: tuple[str, ...] | None,
+) -> XShards:
+    """Each shard with its predictions, lazily; the first one that has rows is looked at, and says what does not fit."""
+    first = _first(shards)
+    if is_pandas(first):
+        reading = pandas_reading(first, columns, inputs())
+        sample = scorer.try_out(read_pandas(first[:1], reading))
+        add_columns(first[:1], sample, names)
+        none = first_rows(sample, 0)
+        return shards._map_partitions(
+            partial(_score_each, scorer, partial(read_pandas, reading=reading), partial(add_columns, names=names), none)
+        )
+    if names is not None:
+        raise PlanError("output_cols names columns, and these shards have none: predictions are under 'prediction'")
+    shard_batch(first, "prediction", inputs())
+    finish_shard(first, {"prediction": None})
+    read = partial(shard_batch, verb="prediction")
+    return shards._map_partitions(partial(_score_each, scorer, read, finish_shard, None))
+
+
+def _first(shards: XShards) -> Any:
+    """The first shard, or where that is an empty frame, the first that is not."""
+    for only_filled in (False, True):
+        found = shards.rdd.filter(_is_filled).take(1) if only_filled else shards.take(1)
+        if found and (only_filled or _is_filled(found[0])):
+            return found[0]
+    raise PlanError("the XShards has no shard with rows to predict")
+
+
+def _is_filled(shard: Any) -> bool:
+    return not is_pandas(shard) or len(shard) > 0
+
+
+def _score_each(
+    scorer: Scorer,
+    read: Callable[[Any], Batch],
+    finish: Callable[[Any, Outputs], Any],
+    none: Outputs | None,
+    partition: int,
+    shards: Iterator[Any],
+) -> Iterator[Any]:
+    with scorer.open() as score:
+        for shard in shards:
+            # An empty frame does not tell its columns' types; ``none`` are the outputs for no rows.
+            yield finish(shard, none if none is not None and len(shard) == 0 else score(read(shard)))
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+def score_stream(spark: SparkSession, scorer: Scorer, stream: Stream, steps: int | None, inputs: int) -> XShards:
+    """Lazily score a loader's or creator's batches, in their order: one shard each, in one partition.
+
+    One partition, for only its end tells how many batches there are. ``inputs`` is how many the model needs.
+    """
+    work = pack_object((stream, steps, inputs), "the data")
+    return XShards(spark.sparkContext.parallelize([0], 1).mapPartitions(partial(_score_streamed, scorer, work)))
+
+
+def _score_streamed(scorer: Scorer, work: bytes, _: Iterator[int]) -> Iterator[Any]:
+    stream, steps, inputs = scorer.unpack(work)
+    framework: Any = registry.framework(scorer.framework)
+    source, size, _is_own = open_stream(framework, stream, 0, 1)
+    with scorer.open() as score:
+        batches = framework.stream(source, size, 0, 0, has_labels=False, inputs=inputs)
+        for number, batch in enumerate(batches):
+            if number == steps:
+                return
+            yield {"prediction": contained(score(batch))}
+
+
+def open_stream(framework: Any, stream: Stream, rank: int, world: int) -> tuple[Any, int | None, bool]:
+    """A rank's loader, its batch size, and whether its rows are the rank's own. Runs in a task."""
+    source, size = stream.source, stream.batch_size
+    if not stream.auto_shard and size is not None:
+        size = max(1, size // world + (rank < size % world))
+    if stream.is_creator:
+        config = dict(stream.config)
+        if not stream.auto_shard:
+            config |= {"rank": rank, "num_shards": world}
+        source = source(config, size)
+    return source, size, framework.take_shard(source, rank, world) or not stream.auto_shard

@@ -41,11 +41,11 @@ class Relay:
         return {"header": header}, [data]
 
 
-def pull(desk: Desk, name: str, signature: Signature, begin: int, end: int) -> tuple[SpoolReader, SpoolWriter]:
-    """Rank's end: rows ``begin`` … ``end`` of a set, in a spool of this process. Keep the writer: it holds the files."""
-    writer = SpoolWriter(signature.names)
+def pull(desk: Desk, name: str, signature: Signature, begin: int, end: int) -> SpoolReader:
+    """Rank's end: rows ``begin`` … ``end`` of a set, in a spool of this process."""
     step = max(1, BLOCK_BYTES // max(1, signature.row_bytes))
-    for low in range(begin, end, step):
-        answer, (data,) = desk.fetch({"set": name, "begin": low, "end": min(low + step, end)})
-        writer.append(0, unpack(answer["header"], data))
-    return SpoolReader(writer.descriptors, signature, writer.blocks), writer
+    with SpoolWriter(signature.names) as writer:
+        for low in range(begin, end, step):
+            answer, (data,) = desk.fetch({"set": name, "begin": low, "end": min(low + step, end)})
+            writer.append(0, unpack(answer["header"], data))
+        return SpoolReader(writer.descriptors, signature, writer.blocks)  # its maps outlive the files

@@ -1,210 +1,185 @@
-"""Map: each batch through a program, its outputs appended as columns. Lazy where Spark is.
-
-Scoring runs in Spark's own Python workers, which keep a few replicas between tasks.
-"""
+"""Map over a DataFrame: each batch through a program, its outputs appended as columns. Lazy, and a stream."""
 
 from __future__ import annotations
 
-import hashlib
-import sys
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from firesteel.cluster.preflight import cores_per_task
-from firesteel.cluster.travel import pack as pack_object
-from firesteel.cluster.travel import unpack as unpack_object
-from firesteel.core import registry
 from firesteel.core.errors import PlanError, SchemaError
-from firesteel.core.plan import Map
-from firesteel.core.spec import Batch, rows_of
 from firesteel.data.arrow import from_numpy, vector_type
-from firesteel.data.frame import prediction_field
-from firesteel.data.reading import Reading, expression
-from firesteel.engine.callbacks import Callbacks, Runner
+from firesteel.data.frame import path_of, prediction_field
+from firesteel.data.reading import Reading, quoted
+from firesteel.engine.scorer import Outputs, Scorer
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructField
 
-__all__ = ["Scorer", "fields_of", "make_scorer", "output_fields", "probe", "score_frame"]
-
-_REPLICAS_KEPT = 3
-_replicas: OrderedDict[str, Any] = OrderedDict()
+__all__ = ["check_count", "score_frame"]
 
 
-@dataclass(frozen=True)
-class Scorer:
-    """A program on its way to the workers: what a task needs in order to score."""
+def score_frame(
+    df: DataFrame, reading: Reading, scorer: Scorer, columns: tuple[str, ...] | None, schema: Any = None
+) -> DataFrame:
+    """The input's columns, then the outputs; same rows, same order. Lazy, but for one row that tells the schema.
 
-    payload: bytes
-    key: str
-    framework: str
-    batch_size: int
-    threads: int
-    sys_path: tuple[str, ...]
-
-    def open(self) -> Callable[[Batch], dict[str, Any]]:
-        """The function that scores a batch; the replica behind it is kept in this process. Runs in a task."""
-        replica = self.replica()
-        return lambda batch: self._score(replica, batch)
-
-    def replica(self) -> Any:
-        """This process's replica of the program."""
-        if self.key in _replicas:
-            _replicas.move_to_end(self.key)
-            return _replicas[self.key]
-        plan, callbacks, config = self.unpack(self.payload)
-        framework = registry.framework(plan.program.framework)
-        replica: Any = framework.replica(plan.program, "cpu", self.threads)
-        if callbacks:
-            runner = Runner(rank=0, num_workers=1, config=config)
-            listed = Callbacks(callbacks, runner)
-            replica.main, replica.runner = listed.main, runner
-            runner.model = replica.model
-        _replicas[self.key] = replica
-        while len(_replicas) > _REPLICAS_KEPT:
-            _replicas.popitem(last=False)
-        return replica
-
-    def unpack(self, payload: bytes) -> Any:
-        """Open what the driver packed, with the driver's modules within reach. Runs in a task."""
-        sys.path.extend(path for path in self.sys_path if path not in sys.path)
-        return unpack_object(payload)
-
-    def _score(self, replica: Any, batch: Batch) -> dict[str, Any]:
-        rows = rows_of(batch)
-        if rows <= self.batch_size:
-            return dict(replica.forward(batch))
-        parts = [
-            replica.forward({name: values[begin : begin + self.batch_size] for name, values in batch.items()})
-            for begin in range(0, rows, self.batch_size)
-        ]
-        return _concatenate(parts)
+    Args:
+        df: any names will do, also with dots or twice the same.
+        reading: how ``df`` becomes batches.
+        scorer: the program.
+        columns: names for the outputs; ``None``: one column ``prediction``, a struct for several outputs.
+        schema: the outputs' types, a DDL string or a ``StructType``; then not even one row is looked at.
+    """
+    fields = None if schema is None else _given_fields(schema, columns)
+    _check_free(df, [field.name for field in fields] if fields is not None else columns or ("prediction",))
+    if fields is None:
+        fields = _output_fields(_probe(df, reading, scorer), columns)
+    return _scored(df, reading, scorer, fields)
 
 
-def make_scorer(spark: SparkSession | None, plan: Map, callbacks: Sequence[Any] = (), config: Any = None) -> Scorer:
-    """Pack a plan for the workers. Driver only."""
-    payload = pack_object((plan, tuple(callbacks), dict(config or {})), "the program")
-    threads = 1 if spark is None else cores_per_task(spark)
-    key = hashlib.sha256(payload).hexdigest()
-    return Scorer(payload, key, plan.program.framework, plan.batch_size, threads, tuple(path for path in sys.path if path))
+def _check_free(df: DataFrame, names: Sequence[str]) -> None:
+    """Output names must be new, as Spark compares names."""
+    exact = str(df.sparkSession.conf.get("spark.sql.caseSensitive", "false")) == "true"
+    seen = {name if exact else name.lower() for name in df.columns}
+    inputs = set(seen)
+    for name in names:
+        key = name if exact else name.lower()
+        if key in inputs:
+            raise SchemaError(
+                f"the DataFrame has a column {name!r} already; pass output_cols with another name, or drop it",
+                column=name,
+            )
+        if key in seen:
+            raise SchemaError(f"two outputs would both be called {name!r}: output_cols has it twice", column=name)
+        seen.add(key)
 
 
-def _concatenate(parts: Sequence[Any]) -> Any:
-    if isinstance(parts[0], dict):
-        return {name: _concatenate([part[name] for part in parts]) for name in parts[0]}
-    return np.concatenate(parts)
+# --- the schema -------------------------------------------------------------------------------------------------------
 
 
-# --- DataFrames -------------------------------------------------------------------------------------------------------
-
-
-def probe(df: DataFrame, reading: Reading, score: Callable[[Batch], dict[str, Any]]) -> dict[str, Any]:
+def _probe(df: DataFrame, reading: Reading, scorer: Scorer) -> Outputs:
     """The outputs for one row of the data, computed on the driver: what the schema is made of."""
-    table = df.select(*reading.select(df)).limit(1).toArrow()
-    if table.num_rows:
-        return score(reading.batch(table.combine_chunks().to_batches()[0]))
-    shapes = [column.shape if column.kind != "scalar" else () for column in reading.columns]
+    selected = df.select(*reading.select(df))
+    rows = selected.take(1)  # not toArrow, which starts a task for every partition
+    if rows:
+        return scorer.try_out(reading.batch(_record(rows[0], selected.schema.fields)))
+    shapes = [() if column.kind == "scalar" else column.shape for column in reading.columns]
     if any(shape is None or None in shape for shape in shapes):
         raise PlanError("the DataFrame has no rows, so the output's shape is not known; pass output_schema")
-    arrays = iter(np.zeros((1, *shape), c.dtype) for shape, c in zip(shapes, reading.columns, strict=True))  # type: ignore[arg-type]
-    return score({tensor.name: tensor.join([next(arrays) for _ in tensor.columns]) for tensor in reading.tensors})
+    arrays = iter(np.zeros((0, *shape), c.dtype) for shape, c in zip(shapes, reading.columns, strict=True))  # type: ignore[misc]
+    return scorer.try_out(
+        {tensor.name: tensor.join([next(arrays) for _ in tensor.columns]) for tensor in reading.tensors}
+    )
 
 
-def output_fields(outputs: dict[str, Any], columns: tuple[str, ...] | None, vectors: bool = True) -> list[StructField]:
-    """Spark fields for a model's outputs (one row of each), as ``predict`` promises them."""
+def _record(row: Sequence[Any], fields: Sequence[StructField]) -> pa.RecordBatch:
+    """One collected row as the record batch that a task would have got."""
+    import pyarrow as pa
+    from pyspark.sql.types import UserDefinedType
+
+    arrays = []
+    for value, field in zip(row, fields, strict=True):
+        if isinstance(field.dataType, UserDefinedType) and value is not None:
+            value = dict(zip(vector_type().names, field.dataType.serialize(value), strict=True))
+        arrays.append(pa.array([value], _arrow_type(field.dataType)))
+    return pa.RecordBatch.from_arrays(arrays, [field.name for field in fields])
+
+
+def _output_fields(outputs: Outputs, columns: tuple[str, ...] | None) -> list[StructField]:
+    """Spark fields for a model's outputs, as ``predict`` promises them."""
     from pyspark.sql.types import StructField, StructType
 
-    if list(outputs) == ["prediction"]:
-        names = columns or ("prediction",)
-        _check_count(names, 1)
-        return [_field(names[0], outputs["prediction"], vectors)]
-    if columns is None:
-        return [StructField("prediction", StructType([_field(name, value, vectors) for name, value in outputs.items()]))]
-    _check_count(columns, len(outputs))
-    return [_field(name, value, vectors) for name, value in zip(columns, outputs.values(), strict=True)]
+    if columns is None and list(outputs) != ["prediction"]:
+        return [StructField("prediction", StructType([_field(name, value) for name, value in outputs.items()]))]
+    columns = columns or ("prediction",)
+    check_count(columns, len(outputs))
+    return [_field(name, value) for name, value in zip(columns, outputs.values(), strict=True)]
 
 
-def _check_count(names: tuple[str, ...], outputs: int) -> None:
+def check_count(names: Sequence[str], outputs: int) -> None:
+    """As many names as outputs, else ``SchemaError``."""
     if len(names) != outputs:
-        raise SchemaError(f"output_cols has {len(names)} names ({', '.join(names)}), but the model has {outputs} outputs")
+        raise SchemaError(
+            f"output_cols has {len(names)} names ({', '.join(names)}), but the model has {outputs} outputs"
+        )
 
 
-def _field(name: str, value: Any, vectors: bool) -> StructField:
+def _field(name: str, value: Any) -> StructField:
     from pyspark.sql.types import StructField, StructType
 
     if isinstance(value, dict):
-        return StructField(name, StructType([_field(key, part, vectors) for key, part in value.items()]))
-    return prediction_field(name, value.shape[1:], value.dtype.name, vectors=vectors)
+        return StructField(name, StructType([_field(key, part) for key, part in value.items()]))
+    return prediction_field(name, value.shape[1:], value.dtype.name)
 
 
-def fields_of(schema: Any) -> list[StructField]:
-    """Fields of an ``output_schema``: a DDL string, a ``StructType``, or a single type for one ``prediction``."""
+def _given_fields(schema: Any, columns: tuple[str, ...] | None) -> list[StructField]:
+    """Fields of an ``output_schema``; a single type is that of one ``prediction``. ``output_cols`` rename them."""
+    from pyspark.errors import ParseException
     from pyspark.sql.types import DataType, StructField, StructType, _parse_datatype_string
 
-    parsed = _parse_datatype_string(schema) if isinstance(schema, str) else schema
-    if isinstance(parsed, StructType):
-        return list(parsed.fields)
-    if isinstance(parsed, DataType):
-        return [StructField("prediction", parsed)]
-    raise SchemaError(f"output_schema must be a DDL string or a StructType, not {schema!r}")
+    try:
+        parsed = _parse_datatype_string(schema) if isinstance(schema, str) else schema
+    except ParseException as error:
+        raise SchemaError(f"output_schema {schema!r} is not a DDL string: {error}") from error
+    if not isinstance(parsed, DataType):
+        raise SchemaError(f"output_schema must be a DDL string or a StructType, not {schema!r}")
+    fields = list(parsed.fields) if isinstance(parsed, StructType) else [StructField("prediction", parsed)]
+    if columns is None:
+        return fields
+    check_count(columns, len(fields))
+    return [StructField(name, field.dataType) for name, field in zip(columns, fields, strict=True)]
 
 
-def score_frame(df: DataFrame, reading: Reading, scorer: Scorer, fields: list[StructField]) -> DataFrame:
-    """The input's columns, then the outputs; lazy. Column names may repeat or have dots: they are put back at the end."""
-    from pyspark.sql.types import StructField, StructType
-
-    taken = [field.name for field in fields if field.name in df.columns]
-    if taken:
-        raise SchemaError(
-            f"the DataFrame has a column {taken[0]!r} already; pass output_cols with another name, or drop it",
-            column=taken[0],
-        )
-    kept = df.schema.fields
-    names = df.columns
-    places, extra = [], []
-    for column in reading.columns:
-        if column.name in names:
-            places.append(names.index(column.name))
-        else:
-            places.append(len(kept) + len(extra))
-            extra.append(expression(df, column.name).alias(f"f{len(extra)}"))
-    plain = df.toDF(*(f"p{index}" for index in range(len(kept))))
-    if extra:
-        plain = df.select(
-            *(expression(df, name).alias(f"p{index}") for index, name in enumerate(names)), *extra
-        )
-    schema = StructType(
-        [StructField(f"p{index}", field.dataType, field.nullable) for index, field in enumerate(kept)]
-        + [StructField(f"o{index}", field.dataType) for index, field in enumerate(fields)]
-    )
-    body = partial(_score_batches, scorer, reading, tuple(places), len(kept), _arrow_types(fields))
-    scored = plain.mapInArrow(body, schema).toDF(*names, *(field.name for field in fields))
-    for field in kept:
-        if field.metadata:
-            scored = scored.withMetadata(field.name, field.metadata)
-    return scored
-
-
-def _arrow_types(fields: Sequence[StructField]) -> pa.Schema:
+def _arrow_type(kind: Any) -> pa.DataType:
+    """Arrow's type of a Spark type, vectors included, as tasks see it."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_type
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import StructType, UserDefinedType
 
-    def arrow(kind: Any) -> pa.DataType:
-        if kind.typeName() in ("udt", "vector"):
-            return vector_type()
-        if isinstance(kind, StructType):
-            return pa.struct([pa.field(field.name, arrow(field.dataType)) for field in kind.fields])
-        return to_arrow_type(kind)
+    if isinstance(kind, UserDefinedType):
+        return vector_type()
+    if isinstance(kind, StructType):
+        return pa.struct([pa.field(field.name, _arrow_type(field.dataType)) for field in kind.fields])
+    return to_arrow_type(kind)
 
-    return pa.schema([pa.field(f"o{index}", arrow(field.dataType)) for index, field in enumerate(fields)])
+
+# --- the rows ---------------------------------------------------------------------------------------------------------
+
+
+def _scored(df: DataFrame, reading: Reading, scorer: Scorer, fields: Sequence[StructField]) -> DataFrame:
+    import pyarrow as pa
+    from pyspark.sql.functions import col
+    from pyspark.sql.types import StructField, StructType
+
+    kept, names = df.schema.fields, df.columns
+    # Columns go by place through the tasks: names may repeat or have dots. They are put back at the end.
+    plain = df.toDF(*(f"p{place}" for place in range(len(kept))))
+    places: list[int] = []
+    extra: list[Column] = []
+    for column in reading.columns:
+        head, *inner = path_of(df.schema, column.name)
+        place = names.index(head)
+        if inner:  # a field of a struct travels beside it
+            extra.append(col(quoted(f"p{place}", *inner)).alias(f"f{len(extra)}"))
+            place = len(kept) + len(extra) - 1
+        places.append(place)
+    if extra:
+        plain = plain.select("*", *extra)
+    schema = StructType(
+        [StructField(f"p{place}", field.dataType, field.nullable) for place, field in enumerate(kept)]
+        + [StructField(f"o{place}", field.dataType) for place, field in enumerate(fields)]
+    )
+    outputs = pa.schema([pa.field(f"o{place}", _arrow_type(field.dataType)) for place, field in enumerate(fields)])
+    scored = plain.mapInArrow(partial(_score_batches, scorer, reading, tuple(places), len(kept), outputs), schema)
+    final = [*kept, *fields]
+    return scored.select(
+        *(col(was.name).alias(now.name, metadata=now.metadata) for was, now in zip(schema.fields, final, strict=True))
+    )
 
 
 def _score_batches(
@@ -215,28 +190,42 @@ def _score_batches(
     outputs: pa.Schema,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """The body of each task."""
+    """The body of each task: one record batch in, one out."""
     import pyarrow as pa
 
-    score = None
-    for rows in batches:
-        if rows.num_rows == 0:
-            continue
-        score = score or scorer.open()
-        found = score(reading.batch(rows, places))
-        if len(outputs) == 1 and list(found) != ["prediction"]:
-            found = {"prediction": found}
-        arrays = [_to_arrow(value, field.type) for value, field in zip(found.values(), outputs, strict=True)]
-        yield pa.RecordBatch.from_arrays(
-            [*rows.columns[:kept], *arrays], [*(f"p{index}" for index in range(kept)), *outputs.names]
-        )
+    batches = (rows for rows in batches if rows.num_rows)
+    first = next(batches, None)
+    if first is None:
+        return  # an empty partition need not wake anybody
+    with scorer.open() as score:
+        for rows in chain((first,), batches):
+            arrays = _to_columns(score(reading.batch(rows, places)), outputs)
+            yield pa.RecordBatch.from_arrays(
+                [*rows.columns[:kept], *arrays], [*rows.schema.names[:kept], *outputs.names]
+            )
 
 
-def _to_arrow(value: Any, kind: pa.DataType) -> pa.Array:
+def _to_columns(outputs: Outputs, schema: pa.Schema) -> list[pa.Array]:
+    """Outputs as the columns of this schema: one each, or all of them as the fields of one struct."""
     import pyarrow as pa
 
-    if isinstance(value, dict):
-        children = [_to_arrow(part, kind.field(index).type) for index, part in enumerate(value.values())]
-        return pa.StructArray.from_arrays(children, fields=list(kind))
-    return from_numpy(value, kind)
+    values: list[Any] = list(outputs.values())
+    if len(schema) == 1 and list(outputs) != ["prediction"]:
+        kind = schema.field(0).type
+        is_struct = pa.types.is_struct(kind) and kind != vector_type()
+        if is_struct and (len(outputs) > 1 or [field.name for field in kind] == list(outputs)):
+            values = [outputs]
+    if len(values) != len(schema):
+        raise SchemaError(f"output_schema has {len(schema)} columns, but the model has {len(values)} outputs")
+    return [_to_column(value, field.type) for value, field in zip(values, schema, strict=True)]
 
+
+def _to_column(value: Any, kind: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+
+    if not isinstance(value, dict):
+        return from_numpy(value, kind)
+    if not pa.types.is_struct(kind) or kind.num_fields != len(value):
+        raise SchemaError(f"the outputs {', '.join(value)} do not become a column of {kind}")
+    children = [_to_column(part, kind.field(place).type) for place, part in enumerate(value.values())]
+    return pa.StructArray.from_arrays(children, fields=list(kind))

@@ -8,21 +8,24 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from firesteel.core import registry
-from firesteel.core.errors import CheckpointError, PlanError, SchemaError, UnknownName, UnsupportedError
+from firesteel.core.errors import CheckpointError, PlanError, UnknownName, UnsupportedError
 from firesteel.core.metrics import as_metrics
 from firesteel.core.optimizers import OptimMethod
 from firesteel.core.plan import Clipping, EarlyStopping, Fit, Launch, Map, Position, Validation, positive
 from firesteel.core.program import Program
 from firesteel.core.triggers import as_trigger
 from firesteel.data.shards import XShards
-from firesteel.data.sources import Columns, Frame, Local, Source, Streamed, as_dataset, batch_of_pandas, is_pandas, shard_batch
+from firesteel.data.sources import Columns, Frame, Local, Source, Streamed, as_dataset, is_pandas
 from firesteel.engine import checkpoint, local
 from firesteel.engine.callbacks import Callback, find_main
+from firesteel.engine.evaluate import evaluate
 from firesteel.engine.files import local_path, read_bytes, write_bytes
 from firesteel.engine.fit import Outputs, fit
 from firesteel.engine.history import History, Summaries
 from firesteel.engine.job import Stream
-from firesteel.engine.score import fields_of, make_scorer, output_fields, probe, score_frame
+from firesteel.engine.outputs import add_columns, contained
+from firesteel.engine.score import score_frame
+from firesteel.engine.scorer import make_scorer
 from firesteel.frontends.estimator import Estimator
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ _KINDS = (
     "a Spark DataFrame, an XShards, ndarrays as (x, y) or {'x': …, 'y': …}, a pandas DataFrame, a DataLoader, "
     "or a creator (config, batch_size)"
 )
+_DEFAULT_ROWS = 32
 _SCORING_ROWS = 256
 
 
@@ -155,20 +159,23 @@ class TorchEstimator(Estimator):
         if resume and self._model_dir is None:
             raise PlanError("resume needs a model_dir: pass one to from_torch")
         columns = Columns.of(feature_cols, label_cols, sample_weight_col, "training")
-        source = self._source(data, columns)
+        is_counted = find_main(listed) is None
+        source = self._source(data, columns, counts_inputs=is_counted)
         own_batches = isinstance(source, Streamed) and not source.is_creator
-        if own_batches and batch_size is not None:
-            raise PlanError("a DataLoader's batches are the global batches: leave batch_size out, or change the loader's")
-        size = positive(batch_size, "batch_size", none=True) or (None if own_batches else 32)
+        size = _checked_size(source, batch_size) or (None if own_batches else _DEFAULT_ROWS)
         _check_endless(source, steps_per_epoch, max_steps)
-        held_out = None if validation_data is None else self._source(validation_data, columns)
+        held_out = None
+        if validation_data is not None:
+            held_out = self._source(validation_data, columns, counts_inputs=is_counted)
         validation = self._validation(
             held_out, size, validation_batch_size, validation_freq, validation_trigger, validation_steps
         )
-        if stopping is not None and stopping.monitor.startswith("val_") and validation is None:
-            raise PlanError(f"early stopping watches {stopping.monitor!r}, which needs validation_data")
+        if stopping is not None:
+            _check_monitor(stopping.monitor, validation, self._metrics)
+        keep = positive(keep_checkpoints, "keep_checkpoints", none=True)
         spark = _session(data)
-        position, used_seed = self._start(resume, initial_epoch, seed)
+        position = self._start(resume, initial_epoch)
+        self._seed = self._seed if seed is None else int(seed)
         plan = Fit(
             program=self._program(class_weight=_class_weights(class_weight)),
             launch=Launch(self._world(spark)),
@@ -176,8 +183,7 @@ class TorchEstimator(Estimator):
             epochs=epochs if resume else position.epoch + epochs,
             sync=self._sync,
             shuffle=bool(shuffle),
-            seed=used_seed,
-            initial_epoch=position.epoch,
+            seed=self._seed,
             steps_per_epoch=positive(steps_per_epoch, "steps_per_epoch", none=True),
             max_steps=_total_steps(max_steps, 0 if resume else position.step),
             validation=validation,
@@ -189,7 +195,6 @@ class TorchEstimator(Estimator):
         )
         if resume and (position.step >= plan.max_steps if plan.max_steps else position.epoch >= plan.epochs):
             return History()
-        keep = positive(keep_checkpoints, "keep_checkpoints", none=True)
         folder = None if self._model_dir is None else checkpoint.CheckpointFolder(self._model_dir, keep)
         outputs = Outputs(self._summaries, folder, self._events(), verbose)
         self._has_fitted = True
@@ -197,7 +202,9 @@ class TorchEstimator(Estimator):
         outcome = fit(spark, plan, source, held_out, outputs, stream=stream, config=self._config)
         if outcome.state is not None:
             self._take(outcome.state)
-        self._position = replace(outcome.position, pass_step=0) if not steps_per_epoch else outcome.position
+        self._position = outcome.position
+        if self._position.pass_step and not steps_per_epoch:  # the run ended inside an epoch; the next fit begins a new one
+            self._position = replace(self._position, data_pass=self._position.data_pass + 1, pass_step=0)
         return outcome.history
 
     def evaluate(
@@ -222,20 +229,22 @@ class TorchEstimator(Estimator):
         """
         metrics = as_metrics(self._metrics if validation_metrics is None else validation_metrics)
         listed, _ = _split_callbacks(callbacks, None)
-        if self._parts["loss"] is None and not metrics and find_main(listed) is None:
+        main = find_main(listed)
+        if self._parts["loss"] is None and not metrics and main is None:
             raise PlanError("evaluate needs a loss or metrics: pass them to from_torch, or validation_metrics")
-        size = positive(batch_size, "batch_size", none=True)
-        columns = Columns.of(feature_cols, label_cols, sample_weight_col, "training")
-        source = self._source(data, columns)
-        if isinstance(source, Streamed) and not source.is_creator and size is not None:
-            raise PlanError("a DataLoader's batches are the global batches: leave batch_size out, or change the loader's")
         steps = positive(num_steps, "num_steps", none=True)
+        columns = Columns.of(feature_cols, label_cols, sample_weight_col, "training")
+        source = self._source(data, columns, counts_inputs=main is None)
+        size = _checked_size(source, batch_size)
         spark = _session(data)
-        scorer = make_scorer(spark, Map(self._program(), size or (32 if steps else _SCORING_ROWS)), listed, self._config)
+        # Only where rows are counted off by steps does it show how many there are in one.
+        rows = size or (_DEFAULT_ROWS if steps else _SCORING_ROWS)
+        scorer = make_scorer(spark, Map(self._program(is_trained=False), rows), listed, self._config)
         stream = None
         if isinstance(source, Streamed):
-            stream = _stream(source, size or 32, config={**self._config, **(data_config or {})}, auto_shard=auto_shard)
-        fold = local.evaluate(spark, scorer, source, stream, metrics, world=self._world(spark), steps=steps)
+            config = {**self._config, **(data_config or {})}
+            stream = _stream(source, size or _DEFAULT_ROWS, config=config, auto_shard=auto_shard)
+        fold = evaluate(spark, scorer, source, stream, metrics, world=self._world(spark), steps=steps)
         found: dict[str, Any] = {"num_samples": fold.rows}
         if fold.loss is not None:
             found["val_loss"] = fold.loss
@@ -256,38 +265,44 @@ class TorchEstimator(Estimator):
     ) -> Any:
         """Outputs for every row, in the shape of what was given: a DataFrame for a DataFrame, an array for an array.
 
-        On a DataFrame and an XShards it is lazy. The schema comes from one row put through the model on the driver, or from
-        ``output_schema`` (a DDL string or ``StructType``) without any run.
+        On a DataFrame and an XShards it is lazy. A DataFrame's schema comes from one row put through the model on the
+        driver, or from ``output_schema`` (a DDL string or ``StructType``) without any run. ``steps`` cuts after so many
+        batches; a loader's or creator's predictions come as an XShards of ``{"prediction": …}``.
         """
-        size = positive(batch_size, "batch_size", none=True) or _SCORING_ROWS
         limit = positive(steps, "steps", none=True)
         names = Columns.of(output_cols, None, None, "prediction").features
         columns = Columns.of(feature_cols, None, None, "prediction")
         listed, _ = _split_callbacks(callbacks, None)
-        plan = Map(self._program(is_trained=False), size, names)
+        is_counted = find_main(listed) is None
+        # An XShards is scored shard by shard, as it is.
+        source = None if isinstance(data, XShards) else self._source(data, columns, counts_inputs=is_counted)
+        size = _checked_size(source, batch_size)
+        rows = size or (_DEFAULT_ROWS if limit or isinstance(source, Streamed) else _SCORING_ROWS)
+        _check_outputs(source, data, names, output_schema)
         spark = _session(data)
-        if isinstance(data, XShards):
-            scorer = make_scorer(spark, plan, listed, self._config)
-            return _predict_shards(data, scorer, columns, self._inputs, names)
-        source = self._source(data, columns)
-        scorer = make_scorer(spark, plan, listed, self._config)
+        scorer = make_scorer(spark, Map(self._program(is_trained=False), rows, names), listed, self._config)
+        if source is None:
+            if limit is not None:
+                raise PlanError("steps does not cut an XShards; predict on the shards that are wanted")
+            inputs = self._inputs if is_counted else lambda: (0, None)
+            return local.score_shards(data, scorer, columns, inputs, names)
         if isinstance(source, Frame):
-            if output_schema is not None:
-                fields = fields_of(output_schema)
-            else:
-                fields = output_fields(probe(source.df, source.reading, scorer.open()), names)
-            return score_frame(source.df, source.reading, scorer, fields)
+            df = source.df if limit is None else source.df.limit(limit * rows)
+            return score_frame(df, source.reading, scorer, names, output_schema)
         if isinstance(source, Streamed):
-            stream = _stream(source, size, config={**self._config, **(data_config or {})}, auto_shard=True)
-            return local.score_stream(spark, scorer, stream, limit)
+            config = {**self._config, **(data_config or {})}
+            stream = _stream(source, rows, config=config, auto_shard=True)
+            return local.score_stream(spark, scorer, stream, limit, self._inputs()[0])
         assert isinstance(source, Local)
-        batch = source.batch if limit is None else {k: v[: limit * size] for k, v in source.batch.items()}
+        batch = source.batch if limit is None else {k: v[: limit * rows] for k, v in source.batch.items()}
         outputs = local.score_arrays(spark, scorer, batch, self._world(spark))
-        return add_columns(data, outputs, names) if is_pandas(data) else local.contained(outputs)
+        if not is_pandas(data):
+            return contained(outputs)
+        return add_columns(data if limit is None else data[: limit * rows], outputs, names)
 
     # --- settings ---
 
-    def set_constant_gradient_clipping(self, min: float, max: float) -> None:  # noqa: A002 - the document's names
+    def set_constant_gradient_clipping(self, min: float, max: float) -> None:
         """Each element of a step's gradient into [min, max]. Before ``fit``."""
         self._clipping = Clipping.constant(min, max)
 
@@ -345,19 +360,26 @@ class TorchEstimator(Estimator):
     def save(self, model_path: str, entire: bool = False, overwrite: bool = True) -> str:
         """One safetensors file at that path: weights under their own names, optimizer state, counters. No pickle."""
         if entire:
-            raise UnsupportedError("entire=True would pickle the model's class; save weights, and make the model from its code")
+            raise UnsupportedError(
+                "entire=True would pickle the model's class; save weights, and make the model from its code"
+            )
         facts = {"position": _as_json(self._position), "seed": self._seed}
         write_bytes(str(model_path), self._framework.pack_file(self._whole_state(), facts), overwrite=overwrite)
         return str(model_path)
 
     def load(self, model_path: str) -> None:
         """What ``save`` wrote, or a state dict from ``torch.save`` (read with ``weights_only=True``)."""
-        data = read_bytes(str(model_path))
+        path = str(model_path)
+        data = read_bytes(path)
         try:
             state, facts = self._framework.unpack_file(data)
         except CheckpointError:
-            state, facts = self._framework.read_state_dict(data, str(model_path)), {}
-        self._take(state)
+            state, facts = self._framework.read_state_dict(data, path), {}
+        self.get_model()  # now, for only a model can tell whether the weights are its own
+        try:
+            self._take(state)
+        except CheckpointError as error:
+            raise CheckpointError(f"{path} does not fit: {error}", path=path) from error
         if "position" in facts:
             self._position = Position(**facts["position"])
 
@@ -368,10 +390,11 @@ class TorchEstimator(Estimator):
 
     def load_checkpoint(self, path: str, version: int | None = None) -> None:
         """Go on from a checkpoint: a file, a dated folder, or a ``model_dir``; the newest, or that of step ``version``."""
-        found = checkpoint.load(path, version)
+        self._go_on(checkpoint.load(path, version))
+
+    def _go_on(self, found: checkpoint.Checkpoint) -> None:
         self._take(found.state)
-        self._position = found.position
-        self._seed = found.seed
+        self._position, self._seed = found.position, found.seed
 
     def load_orca_checkpoint(self, path: str, version: int | None = None, prefix: str | None = None) -> None:
         """``load_checkpoint`` under its old name; ``prefix`` is never needed."""
@@ -413,39 +436,51 @@ class TorchEstimator(Estimator):
         return {**state, "optimizer": optimizer} if optimizer else state
 
     def _take(self, state: dict[str, bytes]) -> None:
-        """Make this the estimator's state, in the user's own objects where they gave some."""
-        if self._made is not None:
-            self._framework.load_into(self._made, state["model"])
+        """Make this the estimator's state, in the user's own objects where they gave some; all of it or nothing."""
         given = self._parts["optimizer"]
+        before = None
         if "optimizer" in state and hasattr(given, "load_state_dict") and not isinstance(given, OptimMethod):
-            given.load_state_dict(self._framework.unpack_tree(state["optimizer"])["optimizer"])
+            before = given.state_dict()
+            try:
+                given.load_state_dict(self._framework.unpack_tree(state["optimizer"])["optimizer"])
+            except (ValueError, KeyError) as error:
+                raise CheckpointError(f"the optimizer's state is that of another optimizer: {error}") from error
+        try:
+            if self._made is not None:
+                self._framework.load_into(self._made, state["model"])
+        except CheckpointError:
+            if before is not None:
+                given.load_state_dict(before)
+            raise
         self._state = dict(state)
 
-    def _start(self, resume: bool, initial_epoch: int, seed: int | None) -> tuple[Position, int]:
+    def _start(self, resume: bool, initial_epoch: Any) -> Position:
+        """Where training begins: at the newest checkpoint when it is to be resumed, else where the last fit ended."""
         if isinstance(initial_epoch, bool) or not isinstance(initial_epoch, int) or initial_epoch < 0:
             raise PlanError(f"initial_epoch must be a non-negative int, not {initial_epoch!r}")
         if resume:
             assert self._model_dir is not None
-            try:
-                self.load_checkpoint(self._model_dir)
-            except CheckpointError as error:
-                if "damaged" in str(error):
-                    raise
-        position = self._position
-        if initial_epoch:
-            position = replace(position, epoch=initial_epoch)
-        return position, self._seed if seed is None else int(seed)
+            found = checkpoint.find(self._model_dir)
+            if found is not None:
+                self._go_on(found)
+                return self._position
+        return replace(self._position, epoch=initial_epoch) if initial_epoch else self._position
 
-    def _source(self, data: Any, columns: Columns) -> Source:
+    def _source(self, data: Any, columns: Columns, *, counts_inputs: bool) -> Source:
         return as_dataset(
-            data, columns, inputs=self._inputs, is_loader=self._framework.is_loader, kinds=_KINDS
+            data,
+            columns,
+            inputs=self._inputs,
+            is_loader=self._framework.is_loader,
+            kinds=_KINDS,
+            counts_inputs=counts_inputs,
         )
 
     def _inputs(self) -> tuple[int, int | None]:
         """How many inputs the model takes; a creator is asked for a model, for only that knows."""
         if isinstance(self._model_given, type):
-            return tuple(self._framework.input_range(self._model_given))  # type: ignore[return-value]
-        return tuple(self._framework.input_range(self.get_model()))  # type: ignore[return-value]
+            return tuple(self._framework.input_range(self._model_given))
+        return tuple(self._framework.input_range(self.get_model()))
 
     def _validation(
         self, source: Source | None, size: int | None, own_size: Any, every: Any, trigger: Any, steps: Any
@@ -499,6 +534,14 @@ def _split_callbacks(callbacks: Any, stopping: EarlyStopping | None) -> tuple[tu
     return rest, found[0] if found else stopping
 
 
+def _check_monitor(monitor: str, validation: Validation | None, metrics: Any) -> None:
+    known = ("train_loss", "last_train_loss", "val_loss", *(f"val_{name}" for name in as_metrics(metrics)))
+    if monitor not in known:
+        raise UnknownName("value for early stopping to monitor", monitor, known)
+    if monitor.startswith("val_") and validation is None:
+        raise PlanError(f"early stopping watches {monitor!r}, which needs validation_data")
+
+
 def _class_weights(weights: dict[int, float] | None) -> dict[int, float] | None:
     if weights is None:
         return None
@@ -524,52 +567,17 @@ def _as_json(position: Position) -> dict[str, Any]:
     return asdict(position)
 
 
-# --- shards and pandas, in tasks ---
+def _checked_size(source: Source | None, batch_size: Any) -> int | None:
+    """The batch size that the user asked for; a loader has its own."""
+    size = positive(batch_size, "batch_size", none=True)
+    if size is not None and isinstance(source, Streamed) and not source.is_creator:
+        raise PlanError("a DataLoader's batches are the global batches: leave batch_size out, or change the loader's")
+    return size
 
 
-def _predict_shards(
-    shards: XShards, scorer: Any, columns: Columns, inputs: Any, names: tuple[str, ...] | None
-) -> XShards:
-    try:
-        first = shards.first()
-    except ValueError as error:
-        raise PlanError("the XShards has no shard to predict") from error
-    if is_pandas(first):
-        takes = inputs()
-        batch_of_pandas(first, columns, takes)  # says at once what does not fit
-        read = partial(batch_of_pandas, columns=columns, inputs=takes)
-        return local.score_shards(shards, scorer, read, partial(add_columns, names=names))
-    shard_batch(first, "prediction")
-    return local.score_shards(shards, scorer, partial(shard_batch, verb="prediction"), _finish_shard)
-
-
-def _finish_shard(shard: Any, outputs: dict[str, Any]) -> Any:
-    prediction = local.contained(outputs)
-    if isinstance(shard, dict):
-        return {**shard, "prediction": prediction}
-    return {"x": shard[0] if isinstance(shard, tuple) else shard, "prediction": prediction}
-
-
-def add_columns(frame: Any, outputs: dict[str, Any], names: tuple[str, ...] | None) -> Any:
-    """A pandas frame with the outputs as columns; one cell per row, an array where a row's output is one."""
-    if list(outputs) == ["prediction"]:
-        wanted = names or ("prediction",)
-    else:
-        wanted = names or tuple(f"prediction.{name.lstrip('_')}" for name in outputs)
-    if len(wanted) != len(outputs):
-        raise SchemaError(f"output_cols has {len(wanted)} names, but the model has {len(outputs)} outputs")
-    taken = [name for name in wanted if name in frame.columns]
-    if taken:
-        raise SchemaError(f"the frame has a column {taken[0]!r} already; pass output_cols with another name", column=taken[0])
-    return frame.assign(
-        **{
-            name: value if not isinstance(value, dict) and value.ndim == 1 else _cells(value, len(frame))
-            for name, value in zip(wanted, outputs.values(), strict=True)
-        }
-    )
-
-
-def _cells(value: Any, rows: int) -> list[Any]:
-    if isinstance(value, dict):
-        return [{key: part[row] for key, part in value.items()} for row in range(rows)]
-    return list(value)
+def _check_outputs(source: Source | None, data: Any, names: Any, schema: Any) -> None:
+    """Names and types of output columns are for data that has columns."""
+    if schema is not None and not isinstance(source, Frame):
+        raise PlanError("output_schema is for a Spark DataFrame; other data shows what it holds")
+    if names is not None and (isinstance(source, Streamed) or (isinstance(source, Local) and not is_pandas(data))):
+        raise PlanError("output_cols names columns, and this data has none")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from firesteel.core.ports import Board
 try:
     import torch
     from torch import distributed
+    from torch.distributed import Store  # type: ignore[attr-defined]
 except ModuleNotFoundError as error:  # pragma: no cover
     raise missing_extra("torch", "torch") from error
 
@@ -28,7 +30,7 @@ __all__ = ["GlooGroup"]
 Array = npt.NDArray[Any]
 
 
-class _BoardStore(distributed.Store):
+class _BoardStore(Store):
     """torch's key-value store on the gang's board."""
 
     def __init__(self, board: Board, prefix: str) -> None:
@@ -63,7 +65,13 @@ class GlooGroup:
     """See ``core.ports.Group``. Also torch's default process group, so that DDP and SyncBatchNorm find it."""
 
     def __init__(
-        self, rank: int, size: int, board: Board, interface: str | None, generation: int = 0, timeout_seconds: float = 1800
+        self,
+        rank: int,
+        size: int,
+        board: Board,
+        interface: str | None,
+        generation: int = 0,
+        timeout_seconds: float = 1800,
     ) -> None:
         self.rank = rank
         self.size = size
@@ -105,8 +113,9 @@ class GlooGroup:
         edges = np.concatenate([[0], np.cumsum(lengths)])
         whole = np.zeros(int(edges[-1]), dtype=np.uint8)
         whole[edges[self.rank] : edges[self.rank + 1]] = np.frombuffer(data, dtype=np.uint8)
-        self.all_gather(whole, [(int(a), int(b)) for a, b in zip(edges, edges[1:], strict=False)])
-        return [whole[a:b].tobytes() for a, b in zip(edges, edges[1:], strict=False)]
+        bounds = [(int(begin), int(end)) for begin, end in pairwise(edges)]
+        self.all_gather(whole, bounds)
+        return [whole[begin:end].tobytes() for begin, end in bounds]
 
     def close(self) -> None:
         """Leave the group."""

@@ -17,7 +17,7 @@ except ModuleNotFoundError as error:  # pragma: no cover - shown by the error's 
 from firesteel.frameworks.torch.program import capture, input_range, make, make_model
 from firesteel.frameworks.torch.replica import TorchReplica, load_into
 from firesteel.frameworks.torch.state import pack_file, pack_model, pack_tree, read_state_dict, unpack_file, unpack_tree
-from firesteel.frameworks.torch.stream import is_sharded, stream
+from firesteel.frameworks.torch.stream import is_sharded, stream, take_shard
 
 __all__ = ["TorchFramework", "framework"]
 
@@ -43,14 +43,18 @@ class TorchFramework:
         return TorchReplica(program, device, threads)
 
     def stream(
-        self, source: object, batch_size: int | None, seed: int, epoch: int, has_labels: bool = True
+        self, source: object, batch_size: int | None, seed: int, epoch: int, has_labels: bool = True, inputs: int = 1
     ) -> Iterator[Batch]:
         """See ``stream.stream``."""
-        return stream(source, batch_size, seed, epoch, has_labels)
+        return stream(source, batch_size, seed, epoch, has_labels, inputs)
 
     def is_sharded(self, source: object) -> bool:
         """See ``stream.is_sharded``."""
         return is_sharded(source)
+
+    def take_shard(self, source: object, rank: int, size: int) -> bool:
+        """See ``stream.take_shard``."""
+        return take_shard(source, rank, size)
 
     def is_loader(self, source: object) -> bool:
         """Whether this is a loader, whose batches are the global ones."""

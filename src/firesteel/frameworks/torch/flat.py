@@ -43,9 +43,12 @@ class Flat:
         self.values = torch.empty(self.size, dtype=first.dtype, device=first.device)
         wide = torch.float64 if first.dtype == torch.float64 else torch.float32
         self.gradient = torch.zeros(self.size + len(parameters) + 1, dtype=wide)
+        self._mask = self.gradient[self.size : -1].numpy()
+        self._views = []  # of the gradient, one for each parameter: made once, for a step has no time for it
         for parameter, begin, end in zip(parameters, self.offsets, self.offsets[1:], strict=False):
             self.values[begin:end].copy_(parameter.data.reshape(-1))
             parameter.data = self.values[begin:end].view(parameter.shape)
+            self._views.append(self.gradient[begin:end].view(parameter.shape))
 
     @property
     def is_shared(self) -> bool:
@@ -54,24 +57,27 @@ class Flat:
 
     def collect(self, loss: float) -> None:
         """Copy the parameters' gradients into the buffer."""
-        mask = self.gradient[self.size :]
-        for index, (parameter, begin) in enumerate(zip(self.parameters, self.offsets, strict=False)):
-            part = self.gradient[begin : self.offsets[index + 1]]
-            if parameter.grad is None:
-                part.zero_()
-                mask[index] = 0.0
+        views, gradients = [], []
+        for index, (parameter, view) in enumerate(zip(self.parameters, self._views, strict=True)):
+            gradient = parameter.grad
+            self._mask[index] = gradient is not None
+            if gradient is None:
+                view.zero_()
             else:
-                grad = parameter.grad
-                part.copy_((grad.to_dense() if grad.is_sparse else grad).reshape(-1))
-                mask[index] = 1.0
+                views.append(view)
+                gradients.append(gradient.to_dense() if gradient.is_sparse else gradient)
+        if views:
+            torch._foreach_copy_(views, gradients)
         self.gradient[-1] = loss
 
     def spread(self) -> None:
         """Give the buffer's parts back to the parameters as their gradients."""
-        has = self.gradient[self.size : -1].numpy() > 0
-        for index, parameter in enumerate(self.parameters):
-            part = self.gradient[self.offsets[index] : self.offsets[index + 1]]
-            parameter.grad = part.view(parameter.shape).to(parameter.device, parameter.dtype) if has[index] else None
+        for index, (parameter, view) in enumerate(zip(self.parameters, self._views, strict=True)):
+            parameter.grad = view.to(parameter.device, parameter.dtype) if self._mask[index] > 0 else None
+
+    def has_gradient(self, number: int) -> bool:
+        """Whether the parameter of this number got a gradient on any rank."""
+        return bool(self._mask[self.places[number]] > 0)
 
     def pieces(self, begin: int, end: int) -> list[Piece]:
         """The parameters, or parts of them, between two places of the buffer."""

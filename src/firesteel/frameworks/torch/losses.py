@@ -79,7 +79,8 @@ class Criterion:
                 value = self.loss(output, target)
                 return (value.mean() if value.dim() else value), target
             rows = self._rows(output, target)
-            return (rows * weight.to(rows.dtype)).sum() / max(1, len(rows)), target
+            total = (rows * weight.to(rows.dtype)).sum()
+            return (total if self.is_sum else total / max(1, len(rows))), target
         except (RuntimeError, ValueError, IndexError) as error:
             if self._wants_index or self._wants_pair:
                 raise self._misfit(output, target, str(error)) from error
@@ -134,8 +135,8 @@ class Criterion:
     def _misfit(self, output: torch.Tensor, target: torch.Tensor, why: str) -> SchemaError:
         name = getattr(self.loss, "__name__", type(self.loss).__qualname__)
         return SchemaError(
-            f"labels of shape (rows, {', '.join(map(str, target.shape[1:]))}) and dtype {target.dtype} do not fit {name} "
-            f"on outputs of shape (rows, {', '.join(map(str, output.shape[1:]))}): {why}",
+            f"labels of shape (rows, {', '.join(map(str, target.shape[1:]))}) and dtype {target.dtype} do not fit "
+            f"{name} on outputs of shape (rows, {', '.join(map(str, output.shape[1:]))}): {why}",
             expected=str(tuple(output.shape[1:])),
             found=str(tuple(target.shape[1:])),
         )

@@ -135,4 +135,3 @@ def input_range(model: object) -> tuple[int, int | None]:
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return max(1, least), None
     return least, len(positional)
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from firesteel.core.errors import CheckpointError, PlanError, SyncError
 from firesteel.core.metrics import Metric
 from firesteel.core.program import Program
 from firesteel.core.spec import Batch, rows_of
+from firesteel.frameworks.torch import batchnorm
 from firesteel.frameworks.torch.ddp import wrap
 from firesteel.frameworks.torch.flat import flatten
 from firesteel.frameworks.torch.losses import Criterion, make_loss
@@ -32,14 +34,15 @@ class TorchReplica:
 
     def __init__(self, program: Program, device: str = "cpu", threads: int = 1) -> None:
         content: TorchContent = program.content
-        torch.set_num_threads(threads)
+        if threads:  # 0 leaves the process as it is: the driver's belongs to the user
+            torch.set_num_threads(threads)
         self._content = content
         self._device = torch.device(device)
         model = make_model(content)
         if program.state is not None and "model" in program.state:
             load_into(model, program.state["model"])
         if content.sync_batchnorm:
-            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+            model = batchnorm.convert(model)
         if self._device.type != "cpu":
             model = model.to(self._device)
         self.model = model
@@ -51,6 +54,7 @@ class TorchReplica:
         self.runner: Any = None
         self._last: tuple[Batch, float] | None = None
         self._share = 0.0
+        self._is_collective = batchnorm.is_synced(model)
 
     # --- scoring ---
 
@@ -64,6 +68,8 @@ class TorchReplica:
                 output = self.runner.output
             else:
                 output = self._call(self.model, batch)
+                if self.runner is not None:
+                    self.runner.batch, self.runner.output = self._features_tuple(batch), output
         return _named(output)
 
     def measure(self, batch: Batch, metrics: Mapping[str, Metric]) -> float | None:
@@ -118,19 +124,25 @@ class TorchReplica:
 
     def go_native(self) -> bool:
         """Let DDP agree on gradients during the backward, from now on. False where that cannot be."""
-        if self.main is not None or isinstance(self.optimizer, torch.optim.LBFGS):
-            return False  # both call the model, or the backward, in ways of their own
+        if self.main is not None or isinstance(self.optimizer, torch.optim.LBFGS) or self._is_collective:
+            return False  # they call the model, the backward, or the group in ways of their own
         self._wrapped = wrap(self.model, lambda: self._share)
         return True
 
     @property
     def loss_function(self) -> Callable[..., Any] | None:
         """The user's loss, as it is."""
-        return None if self._parts is None else self._parts.loss
+        criterion = self._loss()
+        return None if criterion is None else criterion.loss
 
     def seed(self, *numbers: int) -> None:
         """Make dropout and other random layers a function of these numbers."""
-        torch.manual_seed(int(np.random.SeedSequence([abs(n) for n in numbers]).generate_state(1, np.uint64)[0] >> 1))
+        # In every step, so it must cost little: Python's hash of integers is the same in all processes, and
+        # torch.manual_seed would ask after every device there might be (70 µs).
+        number = hash(numbers) & (2**63 - 1)
+        torch.default_generator.manual_seed(number)
+        if self._device.type == "cuda":
+            torch.cuda.manual_seed(number)
 
     def backward(self, batch: Batch, share: float) -> float | None:
         """Gradients of these rows' loss times ``share``; see ``Trainable``."""
@@ -140,14 +152,15 @@ class TorchReplica:
         for parameter in self.model.parameters():
             parameter.grad = None
         if rows == 0:
-            if self._wrapped is not None:
-                self._backward_of_nothing(batch)
+            self._backward_of_nothing(batch)
             self._collect(0.0)
             return None
         self.model.train()
         loss, is_sum = self._training_loss(batch)
-        scale = 1.0 if is_sum or self._wrapped is not None else share
-        with _collective_errors(self._wrapped is not None):
+        if is_sum:
+            self._share = 1.0  # sums add up as they are
+        scale = 1.0 if self._wrapped is not None else self._share  # DDP scales for itself
+        with _collective_errors(self._wrapped is not None or self._is_collective):
             (loss * scale if scale != 1.0 else loss).backward()
         value = float(loss.detach()) / (rows if is_sum else 1)
         self._collect(value * share)
@@ -175,14 +188,26 @@ class TorchReplica:
             return loss, criterion.is_sum
 
     def _backward_of_nothing(self, batch: Batch) -> None:
-        # DDP waits for every rank's backward. A row of zeros joins in; its gradient is zeroed in the hook, and
-        # inference mode keeps it out of batch-norm's means.
-        self.model.eval()
-        one = {name: np.zeros((1, *values.shape[1:]), values.dtype) for name, values in batch.items()}
-        output = self._call(self._wrapped, one)
-        loss = sum(part.float().sum() for part in _tensors(output))
+        """Take part in what other ranks do during their backward, without rows."""
+        if self.runner is not None:
+            self.runner.batch = (*self._features_tuple(batch), self._target(batch))
+            self.runner.output = self.runner.target = self.runner.loss = None
+        if self._wrapped is not None:
+            # DDP waits for every rank. A row of zeros joins in; its gradient is zeroed in the hook, and inference mode
+            # keeps it out of batch-norm's means.
+            self.model.eval()
+            batch = {name: np.zeros((1, *values.shape[1:]), values.dtype) for name, values in batch.items()}
+        elif self._is_collective:
+            self.model.train()
+        else:
+            return
+        output = self._call(self._wrapped or self.model, batch)
+        loss: Any = sum(part.float().sum() for part in _tensors(output))
         with _collective_errors(True):
-            loss.backward()  # type: ignore[union-attr]
+            loss.backward()
+        if self._wrapped is None:
+            for parameter in self.model.parameters():
+                parameter.grad = None
 
     def again(self) -> None:
         """Run the last backward once more, for the weights as they are now."""
@@ -303,7 +328,7 @@ class TorchReplica:
         """The rate of the next update."""
         return float(self.optimizer.param_groups[0]["lr"])
 
-    def schedule(self, event: str, value: float | None = None) -> None:
+    def schedule(self, event: str, figures: Mapping[str, float] | None = None) -> None:
         """Advance the learning-rate schedule at its own pace."""
         if self.scheduler is None:
             return
@@ -316,9 +341,17 @@ class TorchReplica:
             return  # the user's own
         if event == pace:
             if needs_value:
-                self.scheduler.step(value)
+                self.scheduler.step(self._watched(figures or {}))
             else:
                 self.scheduler.step()
+
+    def _watched(self, figures: Mapping[str, float]) -> float:
+        monitor = getattr(self.scheduler, "monitor", None)  # of our own Plateau; torch's takes the validation's, if any
+        if monitor is None:
+            return figures.get("val_loss", figures["train_loss"])
+        if monitor == "score" and "score" not in figures:
+            raise PlanError('Plateau("score") needs a validation after every epoch: pass validation_data')
+        return figures["score" if monitor == "score" else "train_loss"]
 
     def _load_optimizer(self, data: bytes) -> None:
         tree = unpack_tree(data)
@@ -333,7 +366,9 @@ class TorchReplica:
 
     def _loss(self) -> Criterion | None:
         if self._criterion is None:
-            loss = make_loss(self._content.loss, dict(self._content.config)) if self._parts is None else self._parts.loss
+            loss = (
+                make_loss(self._content.loss, dict(self._content.config)) if self._parts is None else self._parts.loss
+            )
             if loss is None:
                 return None
             if isinstance(loss, nn.Module) and self._device.type != "cpu":
@@ -356,7 +391,11 @@ class TorchReplica:
     def _features(self, batch: Batch) -> Any:
         # Real numbers come as float32 from columns and often as float64 from NumPy: the model's own dtype decides.
         features = self._part(batch, "x")
-        return {k: self._as_model(v) for k, v in features.items()} if isinstance(features, dict) else [*map(self._as_model, features)]
+        return (
+            {k: self._as_model(v) for k, v in features.items()}
+            if isinstance(features, dict)
+            else [*map(self._as_model, features)]
+        )
 
     def _as_model(self, tensor: torch.Tensor) -> torch.Tensor:
         wide = (torch.float32, torch.float64)
@@ -399,11 +438,18 @@ class TorchReplica:
 
 
 def load_into(model: nn.Module, data: bytes) -> None:
-    """Put a packed state dict into a model, in place."""
+    """Put a packed state dict into a model, in place; one that does not fit leaves the model as it was."""
     tensors = unpack_tensors(data)
+    shapes = {name: value.shape for name, value in tensors.items()}
+    before = None
+    own = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+    if shapes != {name: value.shape for name, value in own.items() if not nn.parameter.is_lazy(value)}:
+        before = copy.deepcopy(model.state_dict())  # torch loads what fits before it complains of the rest
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
+        if before is not None:
+            model.load_state_dict(before)
         raise CheckpointError(f"these weights are of another model: {error}") from error
 
 

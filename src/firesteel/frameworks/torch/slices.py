@@ -67,7 +67,7 @@ class SlicedOptimizer:
         for mine, number in zip(self._optimizer.param_groups, self._group_numbers, strict=True):
             mine.update({k: v for k, v in self._full.param_groups[number].items() if k != "params"})
         for piece, flat, part, _ in self._pieces:
-            if flat.gradient[flat.size + flat.places[piece.parameter]] > 0:
+            if flat.has_gradient(piece.parameter):
                 low = piece.offset + piece.begin
                 part.grad = flat.gradient[low : low + piece.end - piece.begin].to(part.device, part.dtype)
             else:
@@ -93,12 +93,13 @@ class SlicedOptimizer:
             state = self._full.state.get(whole[number])
             if state:
                 self._optimizer.state[part] = {
-                    key: _cut(value, whole[number], piece) for key, value in state.items()
+                    key: _cut(key, value, whole[number], piece) for key, value in state.items()
                 }
 
 
-def _cut(value: Any, parameter: torch.Tensor, piece: Piece) -> Any:
-    if isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.dim() > 0:
+def _cut(key: str, value: Any, parameter: torch.Tensor, piece: Piece) -> Any:
+    # A parameter without dimensions has state that looks like the step counter, which belongs to all pieces.
+    if isinstance(value, torch.Tensor) and value.shape == parameter.shape and key != "step":
         return value.detach().reshape(-1)[piece.begin : piece.end].clone()
     return value.clone() if isinstance(value, torch.Tensor) else value
 

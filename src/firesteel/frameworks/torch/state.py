@@ -13,7 +13,16 @@ from safetensors.torch import load, save
 
 from firesteel.core.errors import CheckpointError
 
-__all__ = ["pack_file", "pack_model", "pack_tree", "read_header", "read_state_dict", "unpack_file", "unpack_tensors", "unpack_tree"]
+__all__ = [
+    "pack_file",
+    "pack_model",
+    "pack_tree",
+    "read_header",
+    "read_state_dict",
+    "unpack_file",
+    "unpack_tensors",
+    "unpack_tree",
+]
 
 _TREE = "firesteel.tree"
 _OPTIMIZER = "optimizer/"
@@ -72,7 +81,9 @@ def read_state_dict(data: bytes, path: str) -> dict[str, bytes]:
     try:
         found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:
-        raise CheckpointError(f"{path} is neither a safetensors file nor a state dict of torch.save: {error}", path=path) from error
+        raise CheckpointError(
+            f"{path} is neither a safetensors file nor a state dict of torch.save: {error}", path=path
+        ) from error
     for key in ("state_dict", "model", "model_state_dict"):
         if isinstance(found, dict) and isinstance(found.get(key), dict):
             found = found[key]

@@ -12,11 +12,16 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from firesteel.core.errors import UnsupportedError
 from firesteel.core.spec import Batch, batch_of
 
-__all__ = ["is_sharded", "stream"]
+__all__ = ["is_sharded", "stream", "take_shard"]
 
 
-def stream(source: object, batch_size: int | None, seed: int, epoch: int, has_labels: bool = True) -> Iterator[Batch]:
-    """Batches in the source's own order. Random samplers become a function of (seed, epoch), the same on every rank."""
+def stream(
+    source: object, batch_size: int | None, seed: int, epoch: int, has_labels: bool = True, inputs: int = 1
+) -> Iterator[Batch]:
+    """Batches in the source's own order. Random samplers become a function of (seed, epoch), the same on every rank.
+
+    Without labels, the first ``inputs`` members of a tuple are the features.
+    """
     if isinstance(source, Dataset) and not isinstance(source, DataLoader):
         source = DataLoader(source, batch_size=batch_size or 32)
     if isinstance(source, tuple) and all(hasattr(part, "__len__") for part in source) and _is_arrays(source):
@@ -26,14 +31,26 @@ def stream(source: object, batch_size: int | None, seed: int, epoch: int, has_la
             f"a data creator must return a DataLoader, a torch Dataset, a tuple of arrays or an iterable of batches, "
             f"not {type(source).__qualname__}"
         )
-    state = torch.random.get_rng_state()
-    torch.manual_seed(int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0]))
     if isinstance(source, DataLoader) and isinstance(source.sampler, DistributedSampler):
         source.sampler.set_epoch(epoch)
-    iterator = iter(source)
-    torch.random.set_rng_state(state)
-    for element in iterator:
-        yield as_batch(element, has_labels)
+    # Random numbers of its own, for samplers draw theirs when the first batch is asked for, and transforms at every
+    # row: in between the model draws too, differently on every rank.
+    generator = torch.Generator().manual_seed(int(np.random.SeedSequence([abs(seed), epoch]).generate_state(1)[0]))
+    state = generator.get_state()
+    iterator: Iterator[Any] | None = None
+    while True:
+        outside = torch.random.get_rng_state()
+        torch.random.set_rng_state(state)
+        try:
+            if iterator is None:  # not "or": an endless loader's iterator has no length to be asked for
+                iterator = iter(source)
+            element = next(iterator)
+        except StopIteration:
+            return
+        finally:
+            state = torch.random.get_rng_state()
+            torch.random.set_rng_state(outside)
+        yield as_batch(element, has_labels, inputs)
 
 
 def is_sharded(source: object) -> bool:
@@ -41,14 +58,27 @@ def is_sharded(source: object) -> bool:
     return isinstance(source, DataLoader) and isinstance(source.sampler, DistributedSampler)
 
 
-def as_batch(element: Any, has_labels: bool) -> Batch:
+def take_shard(source: object, rank: int, size: int) -> bool:
+    """Make a sharded source this rank's (a loader that was made on the driver cannot know it); whether it is one."""
+    if not isinstance(source, DataLoader) or not isinstance(source.sampler, DistributedSampler):
+        return False
+    sampler = source.sampler
+    again = DistributedSampler(
+        sampler.dataset, size, rank, shuffle=sampler.shuffle, seed=sampler.seed, drop_last=sampler.drop_last
+    )
+    vars(sampler).update(vars(again))
+    return True
+
+
+def as_batch(element: Any, has_labels: bool, inputs: int = 1) -> Batch:
     """``(x, y[, w])``, ``{"x": …}`` or ``x`` alone, as a batch."""
     if isinstance(element, dict) and "x" in element and set(element) <= {"x", "y", "w"}:
         element = tuple(element[key] for key in ("x", "y", "w") if key in element)
     if isinstance(element, dict) or not isinstance(element, (tuple, list)):
         return batch_of(element, convert=_array)
     if not has_labels or len(element) == 1:
-        return batch_of(element[0], convert=_array)
+        is_whole = inputs <= 1 or isinstance(element[0], (dict, list, tuple))
+        return batch_of(element[0] if is_whole else list(element[:inputs]), convert=_array)
     return batch_of(*element[:3], convert=_array)
 
 

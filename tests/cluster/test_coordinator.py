@@ -1,0 +1,368 @@
+"""The coordinator against ranks that are threads with real sockets: no Spark, no children."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from firesteel.cluster.coordinator import Coordinator, Deadlines, setting
+from firesteel.cluster.failure import Failure
+from firesteel.cluster.wire import Link, answer_challenge
+from firesteel.core.errors import EnvironmentMismatch, PlanError
+
+SECRET = b"secret"
+
+
+class Rank:
+    """A rank as the coordinator sees it."""
+
+    def __init__(
+        self, coordinator: Coordinator, rank: int, secret: bytes = SECRET, attempt: int = 0, **versions: str
+    ) -> None:
+        self.rank = rank
+        self.socket = socket.create_connection(coordinator.address, 5)
+        answer_challenge(self.socket, SECRET)
+        self.socket.settimeout(5)
+        self.link = Link(self.socket)
+        self.send("hello", rank=rank, attempt=attempt, host="here", versions=versions)
+        self.answer = self.hear()
+
+    def send(self, kind: str, buffers: Any = (), **fields: Any) -> None:
+        self.link.send({"kind": kind, "generation": 0, **fields}, buffers)
+
+    def hear(self) -> dict[str, Any] | None:
+        received = self.link.receive()
+        return None if received is None else received[0]
+
+    def fail(self, kind: str, message: str) -> None:
+        self.send("failed", failure=Failure(kind, self.rank, "here", message).to_json())
+
+    def board(self, verb: str, key: str, value: bytes | None = None, amount: int = 0) -> None:
+        self.send("board", [] if value is None else [value], verb=verb, key=key, amount=amount, id=f"{verb} {key}")
+
+    def beat_for(self, seconds: float) -> threading.Thread:
+        def beat() -> None:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                self.send("beat")
+                time.sleep(0.05)
+
+        thread = threading.Thread(target=beat)
+        thread.start()
+        return thread
+
+
+Make = Callable[..., Coordinator]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    with ExitStack() as stack:
+
+        def build(world: int, **options: Any) -> Coordinator:
+            options.setdefault("arrange", lambda reports: reports)
+            options.setdefault("on_event", lambda rank, event, buffers: None)
+            return stack.enter_context(Coordinator(world, SECRET, "127.0.0.1", **options))
+
+        yield build
+
+
+def wait_for_end(coordinator: Coordinator, seconds: float = 5.0) -> float:
+    """Wait as a launch does; how long it took."""
+    begin = time.monotonic()
+    while not coordinator.wait(0.05):
+        assert time.monotonic() - begin < seconds, "nothing ended this launch"
+    return time.monotonic() - begin
+
+
+def test_ranks_begin_together_once_all_are_ready(make: Make) -> None:
+    coordinator = make(
+        3, arrange=lambda reports: [{"part": r["rows"], "of": sum(x["rows"] for x in reports)} for r in reports]
+    )
+    ranks = [Rank(coordinator, rank) for rank in (2, 0, 1)]
+    assert [rank.answer for rank in ranks] == [{"kind": "seated", "generation": 0}] * 3
+    assert (coordinator.seated, coordinator.alive) == (3, 3)
+    for rank in ranks[:2]:
+        rank.send("ready", report={"rows": 10 * rank.rank})
+    ranks[0].socket.settimeout(0.3)
+    with pytest.raises(TimeoutError):
+        ranks[0].hear()  # one is missing
+    ranks[0].socket.settimeout(5)
+    ranks[2].send("ready", report={"rows": 10})
+    begun = {rank.rank: rank.hear() for rank in ranks}
+    assert all(message["kind"] == "begin" for message in begun.values())
+    assert [begun[rank]["assignment"] for rank in range(3)] == [{"part": 10 * rank, "of": 30} for rank in range(3)]
+
+
+def test_it_ends_when_all_are_done_in_whatever_order_they_leave(make: Make) -> None:
+    events: list[tuple[int, Any, list[bytearray]]] = []
+    coordinator = make(2, on_event=lambda *event: events.append(event))
+    first, second = Rank(coordinator, 0), Rank(coordinator, 1)
+    second.send("done")
+    second.link.close()
+    assert not coordinator.wait(0.3)
+    assert (coordinator.seated, coordinator.alive) == (2, 1)
+    first.send("event", [b"weights"], event={"name": "result"})
+    first.send("done")
+    first.link.close()
+    wait_for_end(coordinator)
+    assert coordinator.failure is None
+    assert events == [(0, {"name": "result"}, [bytearray(b"weights")])]
+    assert coordinator.wait_until_left()
+
+
+def test_what_an_older_generation_says_is_dropped(make: Make) -> None:
+    events: list[Any] = []
+    coordinator = make(1, on_event=lambda *event: events.append(event[1]))
+    rank = Rank(coordinator, 0)
+    rank.link.send({"kind": "event", "generation": -1, "event": "old"})
+    rank.send("event", event="new")
+    rank.send("done")
+    wait_for_end(coordinator)
+    assert events == ["new"]
+
+
+def test_the_board(make: Make) -> None:
+    coordinator = make(2)
+    one, two = Rank(coordinator, 0), Rank(coordinator, 1)
+
+    def answer(rank: Rank) -> tuple[Any, bool, bytes]:
+        message, (value,) = rank.link.receive()
+        return message["id"], message["answer"]["present"], bytes(value)
+
+    one.board("check", "address")
+    assert answer(one) == ("check address", False, b"")
+    one.board("get", "address")  # waits
+    one.socket.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        one.link.receive()
+    one.socket.settimeout(5)
+    two.board("set", "address", b"10.0.0.1")
+    assert answer(two) == ("set address", True, b"10.0.0.1")
+    assert answer(one) == ("get address", True, b"10.0.0.1")
+    two.board("get", "address")
+    assert answer(two) == ("get address", True, b"10.0.0.1")
+    two.board("check", "address")
+    assert answer(two)[1]
+    one.board("get", "members")
+    for rank, total in ((one, b"2"), (two, b"5")):
+        rank.board("add", "members", amount=int(total) - (2 if rank is two else 0))
+        if rank is one:
+            assert {answer(one)[2], answer(one)[2]} == {b"2"}  # its own answer, and the get that waited
+        else:
+            assert answer(two)[2] == b"5"
+
+
+def test_a_second_attempt_waits_and_never_takes_the_seat(make: Make) -> None:
+    """A speculative copy that ended would be taken by Spark for the task's success, and the first attempt killed."""
+    coordinator = make(1)
+    first = Rank(coordinator, 0)
+    second = Rank(coordinator, 0, attempt=1)
+    assert second.answer == {"kind": "taken"}
+    second.socket.settimeout(0.3)
+    with pytest.raises(TimeoutError):
+        second.hear()
+    second.socket.settimeout(5)
+    first.send("done")
+    wait_for_end(coordinator)
+    assert coordinator.failure is None
+    coordinator.abort("the launch is over")
+    assert second.hear()["kind"] == "abort"
+    assert second.hear() is None
+
+
+def test_an_attempt_after_the_end_finds_nothing_to_do(make: Make) -> None:
+    coordinator = make(2)
+    Rank(coordinator, 0).fail("user", "boom")
+    wait_for_end(coordinator)
+    assert Rank(coordinator, 0, attempt=1).answer["kind"] == "abort"
+    assert Rank(coordinator, 1).answer["kind"] == "abort"
+
+
+@pytest.mark.parametrize("rank", [-1, 2, 99])
+def test_a_rank_that_is_not_of_this_world_has_no_seat(make: Make, rank: int) -> None:
+    assert Rank(make(2), rank).answer["kind"] == "abort"
+
+
+def test_a_stranger_learns_nothing_and_disturbs_nobody(make: Make) -> None:
+    coordinator = make(1)
+    with socket.create_connection(coordinator.address, 5) as stranger:
+        assert len(stranger.recv(100)) == 32  # a question
+        stranger.sendall(b"x" * 64)
+        assert stranger.recv(100) == b""
+    rank = Rank(coordinator, 0)
+    rank.send("done")
+    wait_for_end(coordinator)
+    assert coordinator.failure is None
+
+
+def test_a_connection_that_ends_is_noticed_within_a_second(make: Make) -> None:
+    coordinator = make(2)
+    alive, lost = Rank(coordinator, 0), Rank(coordinator, 1)
+    lost.link.close()
+    assert wait_for_end(coordinator) < 1.0
+    assert (coordinator.failure.kind, coordinator.failure.rank) == ("infrastructure", 1)
+    assert alive.hear()["kind"] == "abort"
+
+
+def test_collateral_gives_way_to_what_happened(make: Make) -> None:
+    coordinator = make(3)
+    ranks = [Rank(coordinator, rank) for rank in range(3)]
+    ranks[0].fail("collateral", "connection closed by peer")
+    ranks[2].fail("collateral", "connection closed by peer")
+    assert not coordinator.wait(0.2)
+    ranks[1].fail("user", "RuntimeError: boom")
+    assert wait_for_end(coordinator) < 1.0
+    assert (coordinator.failure.kind, coordinator.failure.rank, coordinator.failure.message) == (
+        "user",
+        1,
+        "RuntimeError: boom",
+    )
+    assert [rank.hear()["kind"] for rank in ranks] == ["abort"] * 3
+
+
+def test_collateral_alone_is_reported_after_a_grace(make: Make) -> None:
+    coordinator = make(2, deadlines=Deadlines(collateral_grace_seconds=0.3))
+    rank = Rank(coordinator, 0)
+    rank.fail("collateral", "the network is down")
+    assert wait_for_end(coordinator) >= 0.25
+    assert (coordinator.failure.kind, coordinator.failure.message) == ("infrastructure", "the network is down")
+
+
+def test_the_first_failure_stays(make: Make) -> None:
+    coordinator = make(2)
+    one, two = Rank(coordinator, 0), Rank(coordinator, 1)
+    one.fail("user", "first")
+    wait_for_end(coordinator)
+    two.fail("user", "second")
+    two.link.close()
+    time.sleep(0.2)
+    assert coordinator.failure.message == "first"
+
+
+def test_a_silent_rank_is_named_with_the_setting(make: Make) -> None:
+    coordinator = make(2, deadlines=Deadlines(heartbeat_timeout_seconds=0.5))
+    silent, beating = Rank(coordinator, 0), Rank(coordinator, 1)
+    beats = beating.beat_for(0.9)
+    wait_for_end(coordinator)
+    beats.join()
+    assert coordinator.failure.rank == silent.rank
+    assert "spark.firesteel.heartbeatTimeoutSeconds" in coordinator.failure.message
+
+
+def test_a_slow_driver_blames_nobody(make: Make) -> None:
+    """A checkpoint that takes long to write must not look like silent ranks: it was the driver that did not listen."""
+    coordinator = make(
+        2, deadlines=Deadlines(heartbeat_timeout_seconds=0.4), on_event=lambda rank, event, buffers: time.sleep(0.5)
+    )
+    ranks = [Rank(coordinator, 0), Rank(coordinator, 1)]
+    beats = [rank.beat_for(1.6) for rank in ranks]
+    for rank in ranks:
+        rank.send("event", event={"name": "checkpoint"})
+    end = time.monotonic() + 1.4
+    while time.monotonic() < end:
+        assert not coordinator.wait(0.05), coordinator.failure
+    for thread in beats:
+        thread.join()
+
+
+def test_abort_reaches_all_even_past_one_that_does_not_listen(make: Make) -> None:
+    coordinator = make(3, on_fetch=lambda what: ({}, [bytes(50 << 20)]))
+    deaf, *others = (Rank(coordinator, rank) for rank in range(3))
+    deaf.send("fetch", id=1, what={})
+    time.sleep(0.2)  # its connection is full now
+    begin = time.monotonic()
+    coordinator.abort("enough")
+    assert time.monotonic() - begin < 5
+    assert [rank.hear() for rank in others] == [{"kind": "abort", "reason": "enough"}] * 2
+
+
+def test_a_plan_that_the_reports_show_to_be_wrong(make: Make) -> None:
+    def arrange(reports: list[Any]) -> list[Any]:
+        raise PlanError("the training data has no rows")
+
+    coordinator = make(1, arrange=arrange)
+    Rank(coordinator, 0).send("ready", report={})
+    wait_for_end(coordinator)
+    assert str(coordinator.failure) == "the training data has no rows"
+
+
+def test_an_error_of_the_driver_is_raised_as_it_was(make: Make) -> None:
+    def on_event(rank: int, event: Any, buffers: Any) -> None:
+        raise OSError(28, "No space left on device", "/checkpoints")
+
+    coordinator = make(1, on_event=on_event)
+    Rank(coordinator, 0).send("event", event={})
+    wait_for_end(coordinator)
+    assert isinstance(coordinator.failure, OSError)
+
+
+def test_other_versions_than_the_drivers_are_refused(make: Make) -> None:
+    coordinator = make(2, versions={"python": "3.11", "torch": "2.13.0"})
+    same = Rank(coordinator, 0, python="3.11", torch="2.13.0")
+    assert same.answer["kind"] == "seated"
+    assert Rank(coordinator, 1, python="3.11", torch="2.4.0").answer["kind"] == "abort"
+    wait_for_end(coordinator)
+    error = coordinator.failure
+    assert isinstance(error, EnvironmentMismatch)
+    assert (error.rank, error.package, error.on_driver, error.on_task) == (1, "torch", "2.13.0", "2.4.0")
+
+
+def test_nothing_is_left_of_it() -> None:
+    """The accepting thread would sit in accept() for ever, and keep the port, were the socket only closed."""
+    before = set(threading.enumerate())
+    with Coordinator(
+        2, SECRET, "127.0.0.1", arrange=lambda reports: reports, on_event=lambda rank, event, buffers: None
+    ) as coordinator:
+        address = coordinator.address
+        rank = Rank(coordinator, 0)
+        half = socket.create_connection(address, 5)  # never answers the challenge
+        assert len(set(threading.enumerate()) - before) >= 3
+    assert set(threading.enumerate()) <= before
+    assert rank.hear() == {"kind": "abort", "reason": "the launch is over"}
+    assert rank.hear() is None
+    half.recv(32)
+    assert half.recv(1) == b""
+    half.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address, 5)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "::1"])
+def test_the_drivers_host_may_be_a_name_or_ipv6(host: str) -> None:
+    options: Any = {"arrange": lambda reports: reports, "on_event": lambda rank, event, buffers: None}
+    with Coordinator(1, SECRET, host, **options) as coordinator:
+        assert coordinator.address[0] == host.strip("[]")
+        assert Rank(coordinator, 0).answer["kind"] == "seated"
+
+
+def test_tasks_may_see_another_address_than_the_one_it_is_bound_to() -> None:
+    options: Any = {"arrange": lambda reports: reports, "on_event": lambda rank, event, buffers: None}
+    with Coordinator(1, SECRET, "driver.example", bind="127.0.0.1", **options) as coordinator:
+        host, port = coordinator.address
+        assert host == "driver.example"
+        socket.create_connection(("127.0.0.1", port), 5).close()
+        with pytest.raises(OSError):  # noqa: PT011 - not on this machine's other addresses
+            socket.create_connection(("127.0.0.2", port), 1)
+
+
+# --- deadlines ---
+
+
+def test_every_deadline_is_a_spark_setting() -> None:
+    conf = {"spark.firesteel.seatTimeoutSeconds": "7", "spark.firesteel.collateralGraceSeconds": "0.5"}
+    assert Deadlines.of(conf.get) == Deadlines(seat_timeout_seconds=7.0, collateral_grace_seconds=0.5)
+    assert Deadlines.of({}.get) == Deadlines()
+    assert setting("leave_timeout_seconds") == "spark.firesteel.leaveTimeoutSeconds"
+
+
+@pytest.mark.parametrize("value", ["soon", "0", "-3", "nan"])
+def test_a_deadline_that_is_none(value: str) -> None:
+    with pytest.raises(PlanError, match="seatTimeoutSeconds"):
+        Deadlines.of({"spark.firesteel.seatTimeoutSeconds": value}.get)

@@ -1,0 +1,109 @@
+"""What the fault tests share: rows, an estimator around any module, and what must not be left behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from pyspark.sql import DataFrame, SparkSession, functions
+from torch import nn
+
+from firesteel import Estimator
+
+
+def children() -> list[psutil.Process]:
+    """Replicas' processes that descend from this one."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if "firesteel.cluster.child" in process.cmdline():
+                found.append(process)
+        except psutil.Error:
+            continue  # ended meanwhile
+    return found
+
+
+@pytest.fixture
+def rows(spark: SparkSession) -> DataFrame:
+    """200 rows (x: one float, y = 2 x) in 2 partitions: with batches of 20 an epoch has 10 steps."""
+    return spark.range(0, 200, 1, 2).select(
+        functions.array((functions.col("id") / 200).cast("float")).alias("x"),
+        (functions.col("id") / 100).cast("float").alias("y"),
+    )
+
+
+class Faulty(nn.Module):
+    """A linear layer in which ``fault()`` is called on rank 1 at the third step."""
+
+    def __init__(self, fault: Callable[[], None] | None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(1, 1)
+        self.fault = fault
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.fault is not None and os.environ.get("RANK") == "1" and self.calls == 3:
+            self.fault()
+        return self.layer(x)
+
+
+def estimator(model: Any, backend: str = "bigdl", **parts: Any) -> Any:
+    options = {
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1) if isinstance(model, nn.Module) else None,
+        "loss": nn.MSELoss(),
+        "workers_per_node": 2,
+        "seed": 5,
+        **parts,
+    }
+    return Estimator.from_torch(model=model, backend=backend, **options)
+
+
+def fit(est: Any, data: Any, **options: Any) -> Any:
+    columns = {"feature_cols": "x", "label_cols": "y"} if isinstance(data, DataFrame) else {}
+    return est.fit(data, **{"epochs": 1, "batch_size": 20, "verbose": 0, **columns, **options})
+
+
+class Scene:
+    """Times a fault: ``mark()`` inside the replica, ``seconds_since()`` on the driver."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "mark"
+
+    def marker(self) -> Callable[[], None]:
+        path = str(self.file)
+
+        def mark() -> None:
+            with open(path, "a") as file:
+                file.write(f"{time.time()}\n")
+
+        return mark
+
+    @property
+    def marks(self) -> list[float]:
+        return [float(line) for line in self.file.read_text().split()] if self.file.exists() else []
+
+    def seconds_since(self) -> float:
+        return time.time() - self.marks[-1]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After every test: no replica's process, and the SparkContext works."""
+    yield
+    assert children() == []
+    if "spark" in request.fixturenames:
+        context = request.getfixturevalue("spark").sparkContext
+        assert context.range(10).count() == 10

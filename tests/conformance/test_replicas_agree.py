@@ -61,7 +61,8 @@ LAYOUTS = {"uneven and empty": [13, 0, 1, 30, 0, 7], "one partition": [51], "two
 def test_replicas_learn_what_one_does(spark: SparkSession, layout: str, optimizer: str) -> None:
     df = partitioned(spark, LAYOUTS[layout]).cache()
     alone = train(df, 1, "bigdl", optimizer)
-    assert not np.allclose(alone, torch.nn.utils.parameters_to_vector(make_model().parameters()).detach().numpy(), atol=1e-2)
+    untrained = torch.nn.utils.parameters_to_vector(make_model().parameters()).detach().numpy()
+    assert not np.allclose(alone, untrained, atol=1e-2)
     for replicas in (2, 3):
         for backend in ("bigdl", "torch_distributed"):
             np.testing.assert_allclose(train(df, replicas, backend, optimizer), alone, atol=1e-5)

@@ -99,7 +99,8 @@ class Display:
         from tqdm.auto import tqdm
 
         shown = {} if event["loss"] is None else {"loss": f"{event['loss']:.4g}"}
-        shown |= {key: f"{value:.4g}" for key, value in record.items() if key.startswith("val_") and isinstance(value, float)}
+        found = {key: value for key, value in record.items() if key.startswith("val_") and isinstance(value, float)}
+        shown |= {key: f"{value:.4g}" for key, value in found.items()}
         shown |= {"rows/s": f"{event['rows_per_second']:,.0f}", "replicas": f"{alive}/{self._world}"}
         if event["steps"]:
             left = event["steps"] - event["step"] + event["steps"] * max(0, self._epochs - event["epoch"])

@@ -76,7 +76,8 @@ class Signature:
 def batch_of(x: Any, y: Any = None, w: Any = None, *, convert: Callable[[Any], npt.NDArray[Any]] = np.asarray) -> Batch:
     """Features, labels and row weights under the names that replicas know them by.
 
-    A single array is ``x0``, a list or tuple ``x0, x1, …``, a dict ``x.key, …``; labels likewise with ``y``; weights ``w``.
+    A single array is ``x0``, a list or tuple ``x0, x1, …``, a dict ``x.key, …``; labels have ``y`` in place of ``x``;
+    weights are ``w``.
     """
     batch = _named("x", x, convert)
     if y is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,7 +42,7 @@ class Decoder:
             return
         batch = self.reading.batch(rows, range(1, 1 + len(self.reading.columns)))
         edges = [0, *(np.flatnonzero(np.diff(partitions)) + 1).tolist(), len(partitions)]
-        for begin, end in zip(edges, edges[1:], strict=False):
+        for begin, end in pairwise(edges):
             if begin < end:
                 yield int(partitions[begin]), {name: values[begin:end] for name, values in batch.items()}
 
@@ -56,7 +57,7 @@ class Seated:
 
 
 def seat(df: DataFrame, expressions: list[Any], decoder: Decoder, world: int) -> Seated:
-    """Select ``expressions`` of ``df`` for ``world`` ranks. Driver only; runs no job unless Spark's adaptive planning must.
+    """Select ``expressions`` of ``df`` for ``world`` ranks. Driver only; no job, unless adaptive planning needs one.
 
     ``Seated.partitions`` is 0 when Spark knows already that there are no rows.
     """
@@ -65,11 +66,11 @@ def seat(df: DataFrame, expressions: list[Any], decoder: Decoder, world: int) ->
     spark = df.sparkSession
     selected = df.select(functions.spark_partition_id().alias(_PARTITION), *expressions)
     # The executed plan's own RDD: adaptive planning has then decided how many partitions there are, and the stages
-    # it ran for that are not run again. (A coalesce on top of the logical plan could end up with fewer tasks than ranks.)
+    # it ran for that are not run again. (A coalesce of the logical plan could end up with fewer tasks than ranks.)
     rows = selected._jdf.queryExecution().toRdd()
     partitions = int(rows.getNumPartitions())
     fixed = DataFrame(
-        spark._jsparkSession.internalCreateDataFrame(rows, selected._jdf.schema(), False),  # type: ignore[attr-defined]
+        spark._jsparkSession.internalCreateDataFrame(rows, selected._jdf.schema(), False),
         spark,
     )
     if 0 < partitions < world:

@@ -49,7 +49,8 @@ class Estimator:
                 ``firesteel.learn.optimizers``. Not needed to predict.
             loss: a module, a loss class, a function ``(output, target)``, or a creator ``(config)``.
             metrics: one, a list, or a dict of ``firesteel.learn.metrics`` or functions ``(preds, targets)``.
-            scheduler_creator: ``(optimizer, config)`` → any torch schedule, stepped each ``scheduler_step_freq``.
+            scheduler_creator: ``(optimizer, config)`` → any torch schedule.
+            scheduler_step_freq: when it is stepped: ``"batch"`` or ``"epoch"``.
             config: a dict that creators get a copy of.
             backend: ``"bigdl"`` (each replica updates its slice of the weights) or ``"torch_distributed"`` (DDP; also
                 ``"spark"``, ``"ray"``). The numbers learnt are the same.
@@ -58,7 +59,7 @@ class Estimator:
             sync_batchnorm: batch-norm sees the whole step's rows, not its replica's.
             seed: fixes weights made by creators, shuffling and dropout.
             precision: ``"bf16"`` computes forward and backward under autocast; weights stay as they are.
-            sync: overrides the backend's way to agree: ``"all-reduce"``, ``"sharded"``, ``"native"``, or ``"averaging"``.
+            sync: overrides the backend's way to agree: ``"all-reduce"``, ``"sharded"``, ``"native"``, ``"averaging"``.
 
         Raises:
             PlanError: the parts do not fit together.

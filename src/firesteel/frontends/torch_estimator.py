@@ -67,7 +67,7 @@ class TorchEstimator(Estimator):
         if config is not None and not isinstance(config, dict):
             raise PlanError(f"config must be a dict, not {type(config).__qualname__}")
         if "batch_size" in (config or {}):
-            raise PlanError("config must not hold 'batch_size': pass batch_size to fit, where it means the global batch")
+            raise PlanError("config must not hold 'batch_size': pass it to fit, where it means the global batch")
         as_metrics(metrics)
         self._framework: Any = registry.framework("torch")
         self._seed = secrets.randbelow(2**31) if seed is None else int(seed)
@@ -129,15 +129,31 @@ class TorchEstimator(Estimator):
 
         Args:
             data: a Spark DataFrame, an XShards, ndarrays, pandas, a DataLoader, or a creator ``(config, batch_size)``.
+            epochs: how many to run now.
             batch_size: rows of a step over all replicas together; default 32, or the data's own batches.
+            feature_cols: a column's name or a list; as many as the model has inputs, or all joined into one.
+            label_cols: likewise, for the loss.
+            validation_data: any kind of data, evaluated completely after each epoch.
+            callbacks: ``firesteel.learn.pytorch.callbacks``; they run in every replica.
             class_weight: class index → weight of its rows.
             sample_weight_col: a column of row weights. The loss is ``sum(w·l) / rows``.
             shuffle: rows in an order that is a function of seed and epoch. Loaders keep their own.
+            seed: for this fit; default the estimator's.
+            initial_epoch: number of the first epoch minus one, for callbacks and records.
             steps_per_epoch: cut epochs; the next goes on where the last stopped.
             max_steps: stop after so many updates, over as many epochs as that takes.
-            checkpoint_trigger: when to write a checkpoint into ``model_dir``; ``keep_checkpoints`` keeps the newest so many.
-            resume: go on from the newest checkpoint in ``model_dir`` until ``epochs`` (or ``max_steps``) are reached in all.
+            validation_steps: cut the validation after so many batches.
+            validation_freq: validate after every so many epochs.
+            validation_trigger: validate when it fires, instead.
+            validation_batch_size: default ``batch_size``.
+            checkpoint_trigger: when to write a checkpoint into ``model_dir``.
+            keep_checkpoints: keep only the newest so many of this fit.
+            resume: go on from the newest checkpoint in ``model_dir`` until ``epochs`` (or ``max_steps``) in all.
+            early_stopping: stop when a figure no longer improves.
+            data_config: laid over ``config`` for a data creator.
+            auto_shard: whether creators yield all rows, to be divided by us, or each replica's own.
             verbose: 0 = no progress.
+            feed_dict: for graphs; not here.
 
         Returns:
             One record per epoch; ``.history`` and ``.to_pandas()`` give it as columns.
@@ -203,7 +219,7 @@ class TorchEstimator(Estimator):
         if outcome.state is not None:
             self._take(outcome.state)
         self._position = outcome.position
-        if self._position.pass_step and not steps_per_epoch:  # the run ended inside an epoch; the next fit begins a new one
+        if self._position.pass_step and not steps_per_epoch:  # ended inside an epoch; the next fit begins a new one
             self._position = replace(self._position, data_pass=self._position.data_pass + 1, pass_step=0)
         return outcome.history
 
@@ -319,7 +335,7 @@ class TorchEstimator(Estimator):
         self._event_folder = f"{local_path(log_dir) or log_dir}/{app_name}"
 
     def get_train_summary(self, tag: str | None = None) -> Any:
-        """``[step, value, wall time]`` of each step: ``"Loss"``, ``"LearningRate"``, ``"Throughput"``; all for ``None``."""
+        """``[step, value, wall time]`` of each step for ``"Loss"``, ``"LearningRate"`` or ``"Throughput"``; or all."""
         return self._summaries.train(tag)
 
     def get_validation_summary(self, tag: str | None = None) -> Any:
@@ -389,7 +405,7 @@ class TorchEstimator(Estimator):
         return checkpoint.write(local_path(path) or path, kept)
 
     def load_checkpoint(self, path: str, version: int | None = None) -> None:
-        """Go on from a checkpoint: a file, a dated folder, or a ``model_dir``; the newest, or that of step ``version``."""
+        """Go on from a checkpoint: a file, a dated folder, or a ``model_dir``; the newest, or step ``version``."""
         self._go_on(checkpoint.load(path, version))
 
     def _go_on(self, found: checkpoint.Checkpoint) -> None:
@@ -408,7 +424,8 @@ class TorchEstimator(Estimator):
             parts |= {"optimizer": None, "scheduler_creator": None}
         elif self._clipping is not None:
             parts["clipping"] = self._clipping
-        model = self._model_given if self._made is None or not self._framework.accepts(self._model_given) else self._made
+        is_given = self._made is not None and self._framework.accepts(self._model_given)
+        model = self._made if is_given else self._model_given
         program: Program = self._framework.capture(model, **parts)
         state: dict[str, bytes] = {}
         if self._made is None:
@@ -529,7 +546,8 @@ def _split_callbacks(callbacks: Any, stopping: EarlyStopping | None) -> tuple[tu
     rest = tuple(each for each in listed if not isinstance(each, EarlyStopping))
     for each in rest:
         if not isinstance(each, Callback):
-            raise PlanError(f"callbacks must be firesteel.learn.pytorch.callbacks.Callback, not {type(each).__qualname__}")
+            kind = type(each).__qualname__
+            raise PlanError(f"callbacks must be firesteel.learn.pytorch.callbacks.Callback, not {kind}")
     find_main(rest)
     return rest, found[0] if found else stopping
 

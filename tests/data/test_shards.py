@@ -82,8 +82,8 @@ def test_partition_as_in_the_spec(sc: SparkContext) -> None:
 
 
 def test_partition_default_number(sc: SparkContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _task_slots(sc) == 2
-    assert XShards.partition(np.arange(10)).num_partitions() == 2
+    assert _task_slots(sc) == sc.defaultParallelism
+    assert XShards.partition(np.arange(10)).num_partitions() == sc.defaultParallelism
     assert XShards.partition(np.arange(1)).num_partitions() == 1
     monkeypatch.setattr("firesteel.data.shards._task_slots", lambda _: 16)
     assert XShards.partition(np.arange(10)).num_partitions() == 10

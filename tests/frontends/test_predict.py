@@ -576,3 +576,18 @@ def test_callbacks_run_where_rows_are_scored(spark: SparkSession, tmp_path: Any)
     estimator(Apply()).predict(X, batch_size=7, callbacks=[Noting(path)])
     with open(path) as file:
         assert file.read() == "(<><><>)"
+
+
+class ByName(nn.Module):
+    """Two inputs, known by their names."""
+
+    def forward(self, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+        return high.sum(dim=1) - low.sum(dim=1)
+
+
+def test_a_map_column_is_a_dict_of_inputs(spark: SparkSession) -> None:
+    rows = [(i, {"high": [float(i), 1.0], "low": [1.0, float(i % 3)]}) for i in range(6)]
+    df = spark.createDataFrame(rows, "id int, both map<string, array<double>>").repartition(3)
+    scored = Estimator.from_torch(model=ByName()).predict(df, feature_cols="both").orderBy("id").collect()
+    assert [row["prediction"] for row in scored] == [i + 1.0 - 1.0 - i % 3 for i in range(6)]
+    assert scored[4]["both"] == rows[4][1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 __all__ = ["Role"]
@@ -23,6 +24,8 @@ class Role:
         """Variables for the rank's process. Without thread counts, two ranks on two cores may run 20 times slower."""
         variables = dict.fromkeys(_THREAD_VARIABLES, str(self.threads))
         variables |= {"RANK": str(self.rank), "WORLD_SIZE": str(self.world), "PYTHONUNBUFFERED": "1"}
+        # DDP is told to look for unused parameters, and would say in every replica that it found none.
+        variables["TORCH_CPP_LOG_LEVEL"] = os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")
         if self.visible_gpus is not None:
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(self.visible_gpus)
         return variables

@@ -208,6 +208,7 @@ class Child:
         self._failure: Failure | None = None
         self._is_done = False
         self._ended = threading.Event()
+        self._reaping = threading.Lock()
         self._lines: deque[str] = deque(maxlen=_LAST_LINES)
         ours, theirs = socket.socketpair()
         self.link = Link(ours)
@@ -251,8 +252,11 @@ class Child:
             self.link.send(message, buffers)
 
     def end(self) -> None:
-        """End the process now and wait until it is gone. May be called twice."""
-        self._process.kill()
+        """End the process now and wait until it is gone. May be called twice, by several threads."""
+        # Not Popen.kill, which also reaps: that is the watcher's, who would wait for a process that is no more.
+        with self._reaping:
+            if self._process.returncode is None:
+                os.kill(self._process.pid, signal.SIGKILL)
         self._ended.wait()
 
     def wait(self) -> Failure | None:
@@ -265,7 +269,8 @@ class Child:
         # What it started in turn (a loader's workers) would hold its pipes open, and nobody would ever end it.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        status = self._process.wait()
+        with self._reaping:
+            status = self._process.wait()
         for thread in self._readers:
             thread.join()
         self.link.close()

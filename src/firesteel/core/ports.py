@@ -33,8 +33,8 @@ class Replica(Protocol):
         """Outputs for these rows, in inference mode, named; one output is called ``prediction``."""
         ...
 
-    def measure(self, batch: Batch, metrics: Mapping[str, Metric]) -> float | None:
-        """Feed the metrics with these rows; returns the sum of their losses, ``None`` without a loss."""
+    def measure(self, batch: Batch, metrics: Mapping[str, Metric]) -> tuple[float, float] | None:
+        """Feed the metrics with these rows; the sum of their losses and its divisor, ``None`` without a loss."""
         ...
 
     def load(self, state: State) -> None:
@@ -53,6 +53,13 @@ class Trainable(Replica, Protocol):
         """Gradients of the loss on these rows times ``share``, the rows' part of the whole step.
 
         Returns the mean loss of these rows; ``None`` when there are none (gradients are zero then).
+        """
+        ...
+
+    def mass(self, batch: Batch) -> float | None:
+        """What the loss's mean over these rows divides by, where that is not their number: a sum of class weights.
+
+        A batch without rows then has the mass 0. Whether it is ``None`` depends on the program alone.
         """
         ...
 

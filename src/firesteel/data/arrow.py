@@ -42,6 +42,7 @@ class Column:
         depth: how many list levels an array (or a map's value) has; 0 otherwise.
         shape: a row's shape. Needed for a tensor. Elsewhere ``None``, or ``None`` for a dimension, means unknown until
             seen; numbers are checked against the data, and say what shape zero rows have.
+        key: the entry of a map column that is meant; the other attributes are then that entry's.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Column:
     dtype: str
     depth: int = 0
     shape: tuple[int | None, ...] | None = None
+    key: str | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

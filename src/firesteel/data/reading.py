@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["Reading", "Tensor", "check_inputs", "check_weights", "make_reading", "quoted"]
+__all__ = ["Reading", "Tensor", "check_inputs", "check_weights", "entry", "make_reading", "quoted"]
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,11 @@ class Reading:
 
     def select(self, df: DataFrame) -> list[Any]:
         """Spark expressions for the columns, renamed ``c0``, ``c1`` and so on."""
-        from pyspark.sql.functions import col
-
         paths = [path_of(df.schema, column.name) for column in self.columns]
-        return [col(quoted(*path)).alias(f"c{index}") for index, path in enumerate(paths)]
+        return [
+            entry(quoted(*path), column.key).alias(f"c{index}")
+            for index, (path, column) in enumerate(zip(paths, self.columns, strict=True))
+        ]
 
     def batch(self, rows: pa.RecordBatch, places: Sequence[int] | None = None) -> Batch:
         """The tensors of these rows; ``places`` are those of the columns, the first ones by default. Runs in a task."""
@@ -72,6 +73,13 @@ class Reading:
         if "w" in batch:
             check_weights(batch["w"], self.tensors[-1].columns[0].name)
         return batch
+
+
+def entry(name: str, key: str | None) -> Any:
+    """The Spark column of this (quoted) name, or the entry ``key`` of a map in it."""
+    from pyspark.sql.functions import col
+
+    return col(name) if key is None else col(name).getItem(key)
 
 
 def quoted(*path: str) -> str:
@@ -103,10 +111,20 @@ def make_reading(
     labels: Sequence[str] = (),
     weight: str | None = None,
     inputs: tuple[int, int | None] = (1, 1),
+    keys: Callable[[str], Sequence[str]] | None = None,
 ) -> Reading:
-    """Match columns to a model that takes ``inputs`` (at least, at most); ``SchemaError`` where they do not fit."""
+    """Match columns to a model that takes ``inputs`` (at least, at most); ``SchemaError`` where they do not fit.
+
+    ``keys`` tells the keys of a map column, which becomes a dict of tensors.
+    """
     columns = columns_of(schema, features, role="feature")
-    if len(columns) > 1 and inputs[0] <= 1 and inputs[1] is not None and len(columns) > inputs[1]:
+    tensors: list[Tensor]
+    if len(columns) == 1 and columns[0].kind == "map" and keys is not None:
+        (column,) = columns
+        kind = "array" if column.depth else "scalar"
+        entries = {key: replace(column, kind=kind, key=key) for key in keys(column.name)}
+        tensors = [Tensor(f"x.{key}", (each,)) for key, each in entries.items()]
+    elif len(columns) > 1 and inputs[0] <= 1 and inputs[1] is not None and len(columns) > inputs[1]:
         tensors = [Tensor("x0", columns)]
     else:
         check_inputs(len(columns), inputs, f"feature columns: {', '.join(features)}")

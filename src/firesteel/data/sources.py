@@ -11,8 +11,9 @@ import numpy as np
 
 from firesteel.core.errors import PlanError, SchemaError, UnsupportedError
 from firesteel.core.spec import Batch, batch_of, rows_of
+from firesteel.data.frame import path_of
 from firesteel.data.packed import PACKED_SCHEMA, pack, pack_error
-from firesteel.data.reading import Reading, check_inputs, check_weights, make_reading
+from firesteel.data.reading import Reading, check_inputs, check_weights, make_reading, quoted
 from firesteel.data.shards import XShards
 
 if TYPE_CHECKING:
@@ -133,7 +134,8 @@ def as_dataset(
     """
     if is_frame(data):
         features, labels = columns.require()
-        return Frame(data, make_reading(data.schema, features, labels, columns.weight, inputs()))
+        keys = partial(_map_keys, data)
+        return Frame(data, make_reading(data.schema, features, labels, columns.weight, inputs(), keys))
     if isinstance(data, XShards):
         return _from_shards(data, columns, inputs, counts_inputs)
     if is_pandas(data):
@@ -150,6 +152,16 @@ def as_dataset(
     if counts_inputs:
         _check_arrays(batch, inputs())
     return Local(batch)
+
+
+def _map_keys(df: DataFrame, name: str) -> list[str]:
+    """The keys of a map column, as its first row has them."""
+    from pyspark.sql.functions import map_keys
+
+    first = df.select(map_keys(quoted(*path_of(df.schema, name)))).first()
+    if first is None or not first[0]:
+        raise SchemaError(f"column {name!r} is a map, and its first row has no keys to name the inputs by", column=name)
+    return sorted(first[0])
 
 
 def _from_arrays(data: Any, columns: Columns) -> Batch | None:

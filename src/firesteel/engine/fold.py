@@ -22,6 +22,7 @@ class Fold:
     metrics: Mapping[str, Metric]
     rows: int = 0
     loss_sum: float = 0.0
+    loss_mass: float = 0.0
     has_loss: bool = False
 
     @classmethod
@@ -38,7 +39,8 @@ class Fold:
         self.rows += rows
         if loss is not None:
             self.has_loss = True
-            self.loss_sum += loss
+            self.loss_sum += loss[0]
+            self.loss_mass += loss[1]
 
     def to_bytes(self) -> bytes:
         """The states, for another process."""
@@ -46,9 +48,8 @@ class Fold:
         for name, metric in self.metrics.items():
             states |= {f"{name}/{key}": value for key, value in metric.state().items()}
         header, data = pack(states)
-        note = json.dumps(
-            {"rows": self.rows, "loss": self.loss_sum, "has_loss": self.has_loss, "header": header}
-        ).encode()
+        loss = [self.loss_sum, self.loss_mass]
+        note = json.dumps({"rows": self.rows, "loss": loss, "has_loss": self.has_loss, "header": header}).encode()
         return len(note).to_bytes(8, "little") + note + data
 
     def merge(self, others: Iterable[bytes]) -> Fold:
@@ -58,7 +59,8 @@ class Fold:
             note = json.loads(data[8 : 8 + size])
             states = unpack(note["header"], data[8 + size :])
             self.rows += note["rows"]
-            self.loss_sum += note["loss"]
+            self.loss_sum += note["loss"][0]
+            self.loss_mass += note["loss"][1]
             self.has_loss = self.has_loss or note["has_loss"]
             for name, metric in self.metrics.items():
                 other = metric.fresh()
@@ -74,4 +76,4 @@ class Fold:
     @property
     def loss(self) -> float | None:
         """Mean loss over all rows."""
-        return self.loss_sum / self.rows if self.has_loss and self.rows else None
+        return self.loss_sum / self.loss_mass if self.has_loss and self.loss_mass else None

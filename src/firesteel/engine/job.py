@@ -57,7 +57,7 @@ def seat_and_train(seat: Seat, batches: Iterator[pa.RecordBatch], card: TaskCard
     from pyspark import TaskContext
 
     gpus = task_gpus(TaskContext.get())
-    role = Role(seat.rank, seat.world, card.threads, "cuda" if gpus else "cpu", gpus or None)
+    role = Role(seat.rank, seat.world, card.threads, "cuda" if gpus else "auto", gpus or None)
     with SpoolWriter(card.tensors) as spool:
         seat.start_child("firesteel.engine.worker:main", card.payload, spool.descriptors, role)
         for rows in batches:

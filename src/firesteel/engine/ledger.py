@@ -44,9 +44,9 @@ class Ledger:
     _entries: list[tuple[float, int]] = field(default_factory=list)
     _about: list[tuple[float, float, float]] = field(default_factory=list)
 
-    def add(self, loss: float | None, rows: int, rate: float, seconds: float) -> None:
-        """One step: this replica's mean loss and rows; the rate of the update; how long the step took."""
-        self._entries.append(((loss or 0.0) * rows, rows))
+    def add(self, loss_sum: float, rows: int, rate: float, seconds: float) -> None:
+        """One step: this replica's part of the loss and of the rows; the update's rate; how long the step took."""
+        self._entries.append((loss_sum, rows))
         self._about.append((rate, time.time(), seconds))
 
     def agree(self, group: Group) -> Totals | None:

@@ -12,7 +12,7 @@ import numpy as np
 from firesteel.core.errors import PlanError, SchemaError
 from firesteel.data.arrow import from_numpy, vector_type
 from firesteel.data.frame import path_of, prediction_field
-from firesteel.data.reading import Reading, quoted
+from firesteel.data.reading import Reading, entry, quoted
 from firesteel.engine.scorer import Outputs, Scorer
 
 if TYPE_CHECKING:
@@ -164,8 +164,8 @@ def _scored(df: DataFrame, reading: Reading, scorer: Scorer, fields: Sequence[St
     for column in reading.columns:
         head, *inner = path_of(df.schema, column.name)
         place = names.index(head)
-        if inner:  # a field of a struct travels beside it
-            extra.append(col(quoted(f"p{place}", *inner)).alias(f"f{len(extra)}"))
+        if inner or column.key is not None:  # a field of a struct or an entry of a map travels beside it
+            extra.append(entry(quoted(f"p{place}", *inner), column.key).alias(f"f{len(extra)}"))
             place = len(kept) + len(extra) - 1
         places.append(place)
     if extra:

@@ -22,6 +22,7 @@ from firesteel.core.errors import PlanError
 from firesteel.core.metrics import as_metrics
 from firesteel.core.plan import Position
 from firesteel.core.ports import Framework, Group, State
+from firesteel.core.spec import rows_of
 from firesteel.core.triggers import Progress
 from firesteel.engine.callbacks import Callbacks, Runner
 from firesteel.engine.feeds import Step, open_training, open_validation
@@ -140,6 +141,7 @@ class Training:
         self.replica.seed(self.plan.seed, self.at.step, self.desk.rank)
         rate = self.replica.learning_rate
         begin = time.perf_counter()
+        step = self._weighed(step)
         loss = self.replica.backward(step.batch, step.share)
         middle = time.perf_counter()
         self.sync.commit(self.replica)
@@ -181,11 +183,11 @@ class Training:
         at = self.at
         data_pass, pass_step = (at.data_pass + 1, 0) if step.is_last else (at.data_pass, at.pass_step + 1)
         self.at = replace(at, step=at.step + 1, data_pass=data_pass, pass_step=pass_step, epoch_step=at.epoch_step + 1)
-        mine = round(step.share * step.rows)
+        mine = rows_of(step.batch)
         self.rows_since_settled += mine
         self.epoch_rows += step.rows
         self.runner.global_step = self.at.step
-        self.ledger.add(loss, mine, rate, seconds)
+        self.ledger.add((loss or 0.0) * step.share * step.rows, mine, rate, seconds)
         if self.plan.watches_loss:
             self._agree_losses()
         if loss is not None and not math.isfinite(loss) and not self.has_warned:
@@ -226,6 +228,15 @@ class Training:
         self.is_stopped = self.is_stopped or self._agreed(self.runner.stop) or not is_patient
 
     # --- what replicas agree on ---
+
+    def _weighed(self, step: Step) -> Step:
+        """The step with this replica's share of it by mass, where the loss does not divide by rows."""
+        mass = self.replica.mass(step.batch)
+        if mass is None:
+            return step
+        total = np.array([mass])
+        self.group.all_reduce(total)
+        return step._replace(share=mass / total[0] if total[0] else 0.0)
 
     def _agreed(self, flag: bool) -> bool:
         """Whether any replica says so. Without callbacks nobody can, and nothing is exchanged."""

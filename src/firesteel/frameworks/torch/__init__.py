@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,7 +40,8 @@ class TorchFramework:
     def replica(self, program: Program, device: str = "cpu", threads: int = 1) -> TorchReplica:
         """A replica in this process, on this device (``"auto"``: a GPU if there is one)."""
         if device == "auto":
-            device = "cuda" if _torch.cuda.is_available() else "cpu"
+            count = _torch.cuda.device_count()
+            device = f"cuda:{int(os.environ.get('RANK', '0')) % count}" if count else "cpu"
         return TorchReplica(program, device, threads)
 
     def stream(

@@ -67,6 +67,24 @@ class Criterion:
         self._wants_index = isinstance(loss, _INDEX_LOSSES) or loss in _INDEX_FUNCTIONS
         self._wants_pair = isinstance(loss, _PAIR_LOSSES) or loss in _PAIR_FUNCTIONS
         self._by_row: Callable[..., Any] | None = None
+        # torch divides by the sum of the classes' weights, not by rows, when there are such weights.
+        weights, ignored = getattr(loss, "weight", None), getattr(loss, "ignore_index", -100)
+        self.has_mass = (
+            isinstance(loss, (nn.CrossEntropyLoss, nn.NLLLoss))
+            and getattr(loss, "reduction", "mean") == "mean"
+            and class_weight is None
+            and (weights is not None or ignored != -100)
+        )
+
+    def mass(self, target: torch.Tensor) -> float | None:
+        """The sum of the weights of these labels; ``None`` for labels that are probabilities."""
+        labels = target.reshape(-1)
+        if target.is_floating_point() and not torch.equal(labels, labels.round()):
+            return None
+        labels = labels.long()
+        labels = labels[labels != self.loss.ignore_index]
+        weights = self.loss.weight
+        return float(len(labels) if weights is None else weights[labels.to(weights.device)].sum())
 
     def __call__(self, output: Any, target: Any, weight: torch.Tensor | None = None) -> tuple[torch.Tensor, Any]:
         """The step's loss as a scalar (mean over these rows, or their sum for a summing loss), and the target used."""

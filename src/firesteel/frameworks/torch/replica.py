@@ -72,28 +72,30 @@ class TorchReplica:
                     self.runner.batch, self.runner.output = self._features_tuple(batch), output
         return _named(output)
 
-    def measure(self, batch: Batch, metrics: Mapping[str, Metric]) -> float | None:
-        """Feed metrics with these rows; the sum of their losses. See ``Replica``."""
+    def measure(self, batch: Batch, metrics: Mapping[str, Metric]) -> tuple[float, float] | None:
+        """Feed metrics with these rows; the sum of their losses, and what it is divided by. See ``Replica``."""
         rows = rows_of(batch)
         if rows == 0:
-            return 0.0 if self._loss() is not None else None
+            return (0.0, 0.0) if self._loss() is not None else None
         self.model.eval()
-        total: float | None = None
+        total: tuple[float, float] | None = None
         with torch.no_grad(), self._autocast():
             target = self._target(batch)
             if self.main is not None and self.runner is not None:
                 self.runner.batch = (*self._features_tuple(batch), target)
                 self.main.on_val_forward(self.runner)
                 output, target = self.runner.output, self.runner.target
-                total = None if self.runner.loss is None else float(self.runner.loss) * rows
+                total = None if self.runner.loss is None else (float(self.runner.loss) * rows, rows)
             else:
                 output = self._call(self.model, batch)
-                criterion = self._loss()
+                criterion, loss = self._loss(), None
                 if criterion is not None and target is not None:
                     loss, target = criterion(output, target, self._weight(batch))
-                    total = float(loss) * (1 if criterion.is_sum else rows)
+                    mass = self.mass(batch)
+                    mass = rows if mass is None else mass
+                    total = (float(loss) if criterion.is_sum else float(loss) * mass if mass else 0.0, mass)
                 if self.runner is not None:
-                    self.runner.output, self.runner.target, self.runner.loss = output, target, total
+                    self.runner.output, self.runner.target, self.runner.loss = output, target, loss
         for metric in metrics.values():
             metric(_detached(output), _detached(target))
         return total
@@ -151,7 +153,7 @@ class TorchReplica:
         rows = rows_of(batch)
         for parameter in self.model.parameters():
             parameter.grad = None
-        if rows == 0:
+        if rows == 0 or share == 0.0:  # no rows, or none whose label counts
             self._backward_of_nothing(batch)
             self._collect(0.0)
             return None
@@ -165,6 +167,13 @@ class TorchReplica:
         value = float(loss.detach()) / (rows if is_sum else 1)
         self._collect(value * share)
         return value
+
+    def mass(self, batch: Batch) -> float | None:
+        """What the loss's own mean divides by; ``None`` where that is the number of rows. See ``Trainable``."""
+        criterion = self._loss()
+        if self.main is not None or criterion is None or not criterion.has_mass or "w" in batch:
+            return None
+        return criterion.mass(self._target(batch))
 
     def _training_loss(self, batch: Batch) -> tuple[torch.Tensor, bool]:
         target = self._target(batch)

@@ -322,12 +322,12 @@ def test_nothing_is_left_of_it() -> None:
     ) as coordinator:
         address = coordinator.address
         rank = Rank(coordinator, 0)
-        half = socket.create_connection(address, 5)  # never answers the challenge
+        half = socket.create_connection(address, 5)
+        assert len(half.recv(32)) == 32  # and never answers the challenge
         assert len(set(threading.enumerate()) - before) >= 3
     assert set(threading.enumerate()) <= before
     assert rank.hear() == {"kind": "abort", "reason": "the launch is over"}
     assert rank.hear() is None
-    half.recv(32)
     assert half.recv(1) == b""
     half.close()
     with pytest.raises(ConnectionRefusedError):

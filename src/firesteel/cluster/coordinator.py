@@ -266,7 +266,8 @@ class Coordinator:
             connection.settimeout(None)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except (OSError, WireError) as error:
-            _log.warning("refused a connection from %s: %s", peer[0], error)
+            if not self._is_over:  # else it was closed by the end of the launch
+                _log.warning("refused a connection from %s: %s", peer[0], error)
             return
         if seat is None:
             return

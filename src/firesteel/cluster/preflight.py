@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import sys
 from collections.abc import Iterable
 from importlib import metadata
 from typing import TYPE_CHECKING
@@ -14,7 +15,16 @@ from firesteel.core.errors import NotEnoughSlots
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["bind_address", "check_slots", "cores_per_task", "driver_address", "nodes", "package_versions", "slots"]
+__all__ = [
+    "bind_address",
+    "check_slots",
+    "cores_per_task",
+    "driver_address",
+    "nodes",
+    "package_versions",
+    "slots",
+    "use_own_python",
+]
 
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?$")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]$")
@@ -78,6 +88,17 @@ def check_slots(spark: SparkSession, asked: int) -> int:
             "Lower workers_per_node, or give Spark more: init_context(cores=...) or spark.executor.instances.",
         )
     return max(asked, available)
+
+
+def use_own_python(spark: SparkSession) -> None:
+    """Let a local session's workers run the driver's Python, where nobody chose one.
+
+    PySpark would take ``python3`` from the path, which in a virtual environment that is not activated is another.
+    """
+    context = spark.sparkContext
+    is_chosen = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
+    if str(context.master).startswith("local") and not is_chosen and context.pythonExec == "python3":
+        context.pythonExec = sys.executable
 
 
 def driver_address(spark: SparkSession) -> str:

@@ -526,12 +526,14 @@ def _session(data: Any) -> SparkSession:
     """The session of a DataFrame, else the active one, else a new one of ours."""
     from pyspark.sql import SparkSession
 
-    if hasattr(data, "sparkSession"):
-        return data.sparkSession  # type: ignore[no-any-return]
     from firesteel.cluster.context import init_context
+    from firesteel.cluster.preflight import use_own_python
 
-    init_context()
-    return SparkSession.builder.getOrCreate()
+    if not hasattr(data, "sparkSession"):
+        init_context()
+    spark: SparkSession = data.sparkSession if hasattr(data, "sparkSession") else SparkSession.builder.getOrCreate()
+    use_own_python(spark)
+    return spark
 
 
 def _stream(source: Streamed, batch_size: int | None, *, config: dict[str, Any], auto_shard: bool) -> Stream:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -18,23 +17,15 @@ if TYPE_CHECKING:
 def spark() -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from firesteel import init_context, stop_context
+
+    # Ours, for it finds Java where the machine has none. Two cores: a JVM that compiles little and collects on one
+    # thread starts seconds earlier.
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    # Two cores: a JVM that compiles little and collects on one thread starts seconds earlier.
     os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    session = (
-        SparkSession.builder.master("local[3]")
-        .appName("firesteel-tests")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.pyspark.python", sys.executable)
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
+    init_context("local", cores=3, app_name="firesteel-tests", conf={"spark.sql.shuffle.partitions": "2"})
+    yield SparkSession.builder.getOrCreate()
+    stop_context()
 
 
 @pytest.fixture(scope="session")

@@ -22,16 +22,11 @@ import sys, time
 import torch
 from pyspark.sql import SparkSession, functions
 from torch import nn
-from firesteel import Estimator
+from firesteel import Estimator, init_context
 
 folder, mode, scheduler = sys.argv[1:]
-spark = (
-    SparkSession.builder.master("local[3]")
-    .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
-    .config("spark.ui.enabled", "false").config("spark.local.dir", folder + "/spark")
-    .config("spark.scheduler.mode", scheduler)
-    .config("spark.pyspark.python", sys.executable).getOrCreate()
-)
+init_context("local", cores=3, conf={"spark.local.dir": folder + "/spark", "spark.scheduler.mode": scheduler})
+spark = SparkSession.builder.getOrCreate()
 
 class Slow(nn.Module):
     def __init__(self):

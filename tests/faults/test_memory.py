@@ -23,15 +23,12 @@ import psutil
 import torch
 from pyspark.sql import SparkSession, functions
 from torch import nn
-from firesteel import Estimator
+from firesteel import Estimator, init_context
 from firesteel.data.frame import as_tensor_column
 from firesteel.learn.pytorch.callbacks import Callback
 
-spark = (
-    SparkSession.builder.master("local[2]")
-    .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
-    .config("spark.ui.enabled", "false").config("spark.pyspark.python", sys.executable).getOrCreate()
-)
+init_context("local", cores=2)
+spark = SparkSession.builder.getOrCreate()
 ROW_FLOATS = 2500  # 10 kB
 FOLDER = os.environ["FOLDER"]
 

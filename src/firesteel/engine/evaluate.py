@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
 from firesteel.cluster.travel import pack as pack_object
 from firesteel.core import registry
 from firesteel.core.errors import PlanError
-from firesteel.core.metrics import Metric
+from firesteel.core.metrics import as_metrics
+from firesteel.core.plan import Reduce
 from firesteel.core.spec import Batch, rows_of
 from firesteel.data.reading import Reading
 from firesteel.data.sources import Frame, Local, Packed, Source
@@ -27,17 +28,11 @@ __all__ = ["evaluate"]
 
 
 def evaluate(
-    spark: SparkSession,
-    scorer: Scorer,
-    source: Source,
-    stream: Stream | None,
-    metrics: Mapping[str, Metric],
-    *,
-    world: int,
-    steps: int | None,
+    spark: SparkSession, plan: Reduce, scorer: Scorer, source: Source, stream: Stream | None, *, world: int
 ) -> Fold:
-    """Loss and metrics over all rows, or over ``steps`` batches. ``stream`` stands for a streamed ``source``."""
-    rows = None if steps is None else steps * scorer.batch_size
+    """Loss and metrics over all rows, or over the plan's steps. ``stream`` stands for a streamed ``source``."""
+    metrics = as_metrics(plan.metrics)
+    rows = None if plan.steps is None else plan.steps * plan.batch_size
     read: Callable[[Iterator[pa.RecordBatch]], Iterator[Batch]]
     if isinstance(source, Frame):
         df = source.df.select(*source.reading.select(source.df))
@@ -48,7 +43,7 @@ def evaluate(
         df, read = packed_frame(spark, source.batch, world), read_packed
     else:
         assert stream is not None
-        df, read = spark.range(0, world, 1, world), partial(_read_stream, scorer.framework, stream, world, steps)
+        df, read = spark.range(0, world, 1, world), partial(_read_stream, scorer.framework, stream, world, plan.steps)
         rows = None
     if rows is not None:
         df = df.limit(rows)  # in one partition; a packed block is at least a row

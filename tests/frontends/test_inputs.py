@@ -150,7 +150,7 @@ FRAME_ERRORS: dict[str, tuple[type[Exception], str, Callable[[Any, DataFrame], A
     "weights that are arrays": (SchemaError, "'many'", lambda est, df: est.fit(df, sample_weight_col="many", **XY)),
     "a date": (SchemaError, "'day'.*date.*unix_date", lambda est, df: est.predict(df, feature_cols="day")),
     "a string": (SchemaError, "'word'.*string.*cast", lambda est, df: est.predict(df, feature_cols=["x", "word"])),
-    "a map": (SchemaError, "'map'", lambda est, df: est.predict(df, feature_cols="map")),
+    "a map among others": (SchemaError, "'map'", lambda est, df: est.predict(df, feature_cols=["x", "map"])),
     "bytes": (SchemaError, "'raw'.*as_tensor_column", lambda est, df: est.predict(df, feature_cols="raw")),
     "not a name": (SchemaError, "feature_cols.*3", lambda est, df: est.predict(df, feature_cols=3)),
     "no names": (SchemaError, "feature_cols", lambda est, df: est.predict(df, feature_cols=[])),

@@ -142,7 +142,8 @@ def test_no_python_happens_per_row() -> None:
         return seen
 
     events(2)  # what happens once: lazy imports, caches
-    assert events(10) == events(10_000)
+    # The least of three: a finalizer that the garbage collector happens to run is counted too.
+    assert min(events(10) for _ in range(3)) == min(events(10_000) for _ in range(3))
 
 
 def test_a_column_of_the_right_dtype_is_a_view() -> None:

@@ -5,11 +5,10 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from firesteel.core.errors import PlanError, UnsupportedError  # noqa: E402
-from firesteel.core.optimizers import (  # noqa: E402
+from firesteel.core.errors import PlanError, UnsupportedError
+from firesteel.core.optimizers import (
     LBFGS,
     SGD,
     Adadelta,
@@ -21,8 +20,8 @@ from firesteel.core.optimizers import (  # noqa: E402
     ParallelAdam,
     RMSprop,
 )
-from firesteel.core.schedules import Default, Plateau, Poly, SequentialSchedule, Step, Warmup  # noqa: E402
-from firesteel.frameworks.torch import optimizers as bench  # noqa: E402
+from firesteel.core.schedules import Default, Plateau, Poly, SequentialSchedule, Step, Warmup
+from firesteel.frameworks.torch import optimizers as bench
 
 GRADIENTS = torch.randn(6, 37, generator=torch.Generator().manual_seed(1))
 START = torch.randn(37, generator=torch.Generator().manual_seed(2))

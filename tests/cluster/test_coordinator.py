@@ -50,7 +50,7 @@ class Rank:
         def beat() -> None:
             end = time.monotonic() + seconds
             while time.monotonic() < end:
-                self.send("beat")
+                self.send("beat", beat=[0, 0, 0])
                 time.sleep(0.05)
 
         thread = threading.Thread(target=beat)
@@ -193,7 +193,7 @@ def test_a_rank_that_is_not_of_this_world_has_no_seat(make: Make, rank: int) -> 
 def test_a_stranger_learns_nothing_and_disturbs_nobody(make: Make) -> None:
     coordinator = make(1)
     with socket.create_connection(coordinator.address, 5) as stranger:
-        assert len(stranger.recv(100)) == 32  # a question
+        assert len(stranger.recv(100)) == 36  # a question
         stranger.sendall(b"x" * 64)
         assert stranger.recv(100) == b""
     rank = Rank(coordinator, 0)
@@ -323,7 +323,7 @@ def test_nothing_is_left_of_it() -> None:
         address = coordinator.address
         rank = Rank(coordinator, 0)
         half = socket.create_connection(address, 5)
-        assert len(half.recv(32)) == 32  # and never answers the challenge
+        assert len(half.recv(36)) == 36  # and never answers the challenge
         assert len(set(threading.enumerate()) - before) >= 3
     assert set(threading.enumerate()) <= before
     assert rank.hear() == {"kind": "abort", "reason": "the launch is over"}

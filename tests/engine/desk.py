@@ -13,17 +13,21 @@ from torch import nn
 from firesteel.core import registry
 from firesteel.core.plan import Fit, Launch, Position, Validation
 from firesteel.engine import worker
+from firesteel.engine.commits import CommitFiles
 from firesteel.engine.job import FitJob, Stream
 from firesteel.engine.relay import Relay
 
 
 class FakeDesk:
-    rank, world, host, device, threads = 0, 1, "here", "cpu", 1
+    rank, world, host, device, threads, generation = 0, 1, "here", "cpu", 1, 0
 
     def __init__(self, job: FitJob, relay: Relay, assignment: dict[str, Any]) -> None:
         self._job, self._relay, self._assignment = job, relay, assignment
-        self.descriptors: dict[str, int] = {}
+        self.files = CommitFiles()
+        self.descriptors: dict[str, int] = self.files.descriptors
         self.step: int | None = None
+        self.kept: list[dict[str, Any]] = []
+        self.commits: list[bytes] = []
         self.told: list[tuple[dict[str, Any], list[bytes]]] = []
 
     def program(self) -> FitJob:
@@ -35,6 +39,13 @@ class FakeDesk:
     def tell(self, event: dict[str, Any], buffers: Iterable[bytes] = ()) -> None:
         self.told.append((event, list(buffers)))
 
+    def beat(self, step: int | None = None, *, is_waiting: bool = False) -> None:
+        self.step = self.step if step is None else step
+
+    def keep(self, note: dict[str, Any]) -> None:
+        self.kept.append(note)
+        self.commits += self.files.read(note)
+
     def fetch(self, what: dict[str, Any]) -> Any:
         return self._relay.answer(what)
 
@@ -44,6 +55,7 @@ class Run:
 
     def __init__(self, desk: FakeDesk) -> None:
         self.told = desk.told
+        self.kept, self.commits = desk.kept, desk.commits
         self.records = [event["record"] for event in self.events("epoch")]
         self.checkpoints = [event["position"] for event in self.events("checkpoint")]
         self.validations = [event["step"] for event in self.events("validation")]
@@ -107,7 +119,8 @@ def train(
     }
     given = None if stream is None else Stream(stream, True, {}, 8)
     desk = FakeDesk(FitJob(plan, stream=given, is_relayed=stream is None), relay, assignment)
-    worker.main(desk)  # type: ignore[arg-type]
+    with desk.files:
+        worker.main(desk)  # type: ignore[arg-type]
     return Run(desk)
 
 

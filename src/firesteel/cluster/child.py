@@ -20,10 +20,11 @@ from socket import socket
 from typing import Any
 
 from firesteel.cluster.failure import Failure
+from firesteel.cluster.pulse import Pulse
 from firesteel.cluster.travel import unpack
 from firesteel.cluster.wire import Buffer, Link, WireError
 
-__all__ = ["Desk", "main"]
+__all__ = ["Desk", "main", "this_desk"]
 
 _ANSWER_TIMEOUT_SECONDS = 300.0
 _PR_SET_PDEATHSIG = 1
@@ -39,13 +40,16 @@ class Desk:
         self.device = str(start["device"])
         self.threads = int(start["threads"])
         self.descriptors: dict[str, int] = start["descriptors"]
+        self.generation = int(start["generation"])
+        """The gang's; final once there is an assignment."""
         self.step: int | None = None
-        """Updates done so far, for the report of a failure."""
+        """The step that this rank is in, for the report of a failure."""
+        self._pulse = Pulse(int(start["pulse"]))
         self._link = link
         self._program = program
         self._numbers = itertools.count()
         self._answers: dict[int, queue.Queue[tuple[dict[str, Any], list[bytearray]]]] = {}
-        self._begins: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._begins: queue.Queue[tuple[int, dict[str, Any]]] = queue.Queue()
         threading.Thread(target=self._listen, name="firesteel-desk", daemon=True).start()
 
     def program(self) -> Any:
@@ -55,7 +59,17 @@ class Desk:
 
     def assignment(self) -> dict[str, Any]:
         """Wait until all ranks are ready; what this one has to do."""
-        return self._begins.get()
+        self.generation, assignment = self._begins.get()
+        return assignment
+
+    def beat(self, step: int | None = None, *, is_waiting: bool = False) -> None:
+        """A sign of life: in which step, and whether it waits for the others."""
+        self.step = self.step if step is None else step
+        self._pulse.beat(self.step or 0, is_waiting=is_waiting)
+
+    def keep(self, note: dict[str, Any]) -> None:
+        """Leave a note with the task, which outlives this process: where the newest commit is."""
+        self._link.send({"kind": "keep", "note": note})
 
     def tell(self, event: dict[str, Any], buffers: Sequence[Buffer] = ()) -> None:
         """Send an event to the driver. Returns when it is on its way."""
@@ -70,6 +84,10 @@ class Desk:
         message = {"kind": "board", "verb": verb, "key": key, "amount": amount}
         answer, buffers = self._ask(message, [] if value is None else [value])
         return bytes(buffers[0]) if answer["present"] else None
+
+    def hang_up(self) -> None:
+        """Cut the task's connection to the driver, for the sake of trying that out."""
+        self._link.send({"kind": "hang up"})
 
     def _ask(self, message: dict[str, Any], buffers: Sequence[Buffer] = ()) -> tuple[dict[str, Any], list[bytearray]]:
         number = next(self._numbers)
@@ -90,10 +108,18 @@ class Desk:
             while (received := self._link.receive()) is not None:
                 message, buffers = received
                 if message["kind"] == "begin":
-                    self._begins.put(message["assignment"])
+                    self._begins.put((int(message["generation"]), message["assignment"]))
                 elif message["kind"] == "fetched" and message["id"] in self._answers:
                     self._answers[message["id"]].put((message["answer"], buffers))
         os._exit(1)  # the task is gone, and with it the only reason to be here
+
+
+_desk: Desk | None = None
+
+
+def this_desk() -> Desk | None:
+    """The desk of this process, where it is a rank's."""
+    return _desk
 
 
 def main() -> None:
@@ -109,7 +135,8 @@ def main() -> None:
     start = received[0]
     if os.getppid() != start["parent"]:
         os._exit(1)  # the parent died before we asked to die with it
-    desk = Desk(link, start, program)
+    global _desk
+    desk = _desk = Desk(link, start, program)
     status = 0
     try:
         module, _, function = start["main"].partition(":")
@@ -133,4 +160,5 @@ def _die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    # The module by its own name, which others import: there must be one desk, not one in each copy.
+    importlib.import_module("firesteel.cluster.child").main()

@@ -4,14 +4,16 @@ A small TCP server, bound to the driver's own address, open only to those who kn
 their seats, say what they hold, and begin together once all have; then it passes on events, answers key-value
 requests (how a group's members find each other) and hands out rows that live on the driver.
 
-Everything that a rank sends carries its generation, and what comes from an older one is dropped: that is what a
-gang needs in order to re-form around a newcomer.
+When a rank is lost, the gang re-forms: the others stop at once, a newcomer takes the empty seat (Spark's own retry of
+the task, a duplicate attempt that waited, or the same task with a new connection), all say again what they hold, and
+begin together in the next generation. What is said in an older generation is dropped.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import select
 import socket
 import threading
 import time
@@ -19,8 +21,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from firesteel.cluster.failure import Failure
-from firesteel.cluster.wire import Buffer, Link, WireError, challenge
+from firesteel.cluster.failure import Budget, Failure
+from firesteel.cluster.gate import Gate
+from firesteel.cluster.pulse import Beat
+from firesteel.cluster.tls import Certificate
+from firesteel.cluster.wire import Buffer, Link, WireError
 from firesteel.core.errors import EnvironmentMismatch, PlanError
 
 __all__ = ["Assignments", "Coordinator", "Deadlines", "Reports", "setting"]
@@ -28,6 +33,7 @@ __all__ = ["Assignments", "Coordinator", "Deadlines", "Reports", "setting"]
 _log = logging.getLogger(__name__)
 
 _THREAD_SECONDS = 1.0
+_ACCEPT_PAUSE_SECONDS = 0.2
 
 Reports = list[dict[str, Any]]
 Assignments = list[dict[str, Any]]
@@ -41,7 +47,9 @@ class Deadlines:
 
     handshake_timeout_seconds: float = 10.0
     seat_timeout_seconds: float = 60.0
-    heartbeat_timeout_seconds: float = 20.0
+    heartbeat_timeout_seconds: float = 5.0
+    reform_timeout_seconds: float = 60.0
+    stall_timeout_seconds: float = 900.0
     collateral_grace_seconds: float = 3.0
     job_error_timeout_seconds: float = 60.0
     leave_timeout_seconds: float = 10.0
@@ -77,7 +85,12 @@ class _Seat:
     attempt: int
     is_being_served: bool = False
     """While the driver works on this rank's message it does not listen to it, and the silence is its own."""
+    since: int = 0
+    """The generation in which it was taken."""
     report: dict[str, Any] | None = None
+    beat: Beat = field(default_factory=lambda: Beat())
+    moved: float = field(default_factory=time.monotonic)
+    """When its child last gave a sign of life."""
 
 
 @dataclass
@@ -100,6 +113,10 @@ class Coordinator:
         on_event: takes what ranks tell the driver; called by one thread at a time.
         on_fetch: answers a rank's request for data that lives on the driver.
         versions: packages and versions on the driver, which every task must have too.
+        budget: which losses the gang gets over; none unless given.
+        min_workers: how many seats must be taken for ``is_short_handed`` instead of a failure; default all.
+        certificate: this job's own, where connections are to be encrypted.
+        judge: may say more about a loss (that Spark took the executor away) before it is entered.
     """
 
     def __init__(
@@ -114,15 +131,29 @@ class Coordinator:
         on_fetch: OnFetch | None = None,
         versions: dict[str, str] | None = None,
         deadlines: Deadlines | None = None,
+        budget: Budget | None = None,
+        min_workers: int | None = None,
+        judge: Callable[[Failure], Failure] | None = None,
+        certificate: Certificate | None = None,
     ) -> None:
         self.world = world
         self.generation = 0
-        self._secret = secret
+        self.is_short_handed = False
+        """A seat stayed empty for too long, and those that are left are enough to go on with fewer."""
+        self.is_complete = False
+        """Whether all seats were taken at the same time, once."""
         self._arrange = arrange
         self._on_event = on_event
         self._on_fetch = on_fetch
         self._versions = versions or {}
         self.deadlines = deadlines or Deadlines()
+        self._budget = budget or Budget()
+        self._min_workers = min_workers or world
+        self._judge = judge
+        self._has_begun = False
+        self._reformed = 0.0
+        self._looked = time.monotonic()
+        self._given: list[tuple[dict[str, Any] | None, list[bytearray]]] = []
         self._seats: dict[int, _Seat] = {}
         self._done: set[int] = set()
         self._board = _Board()
@@ -131,6 +162,9 @@ class Coordinator:
         self._is_over = False
         self._change = threading.Condition()
         self._events = threading.Lock()
+        self._gate = Gate(
+            secret, world=world, timeout_seconds=self.deadlines.handshake_timeout_seconds, certificate=certificate
+        )
         self._host = host
         self._server = _listen(bind or host, backlog=max(128, world))
         self._connections: set[socket.socket] = set()
@@ -142,6 +176,7 @@ class Coordinator:
 
     def __exit__(self, *exc: object) -> None:
         self.abort("the launch is over")
+        self._gate.close()
         with self._change:
             # Under the lock: a connection is either closed here, or sees that it came too late.
             _close(self._server)
@@ -168,6 +203,12 @@ class Coordinator:
         """Ranks that have taken their seat, done or not."""
         with self._change:
             return len(self._done | set(self._seats))
+
+    @property
+    def is_reforming(self) -> bool:
+        """Whether a rank was lost and the gang has not begun again."""
+        with self._change:
+            return self.generation > 0 and not self._has_begun
 
     @property
     def failure(self) -> Failure | Exception | None:
@@ -200,7 +241,7 @@ class Coordinator:
             seat.link.send_last({"kind": "abort", "reason": reason})
 
     def fail(self, failure: Failure | Exception) -> None:
-        """Record the first failure that counts and stop all ranks."""
+        """Get over this failure, or record it as the one that counts and stop all ranks."""
         with self._change:
             if self._failure is not None or self._is_over:
                 return
@@ -209,37 +250,128 @@ class Coordinator:
                 if self._collateral is None:
                     self._collateral = (time.monotonic(), failure)
                 return
-            self._failure = failure
-        self.abort("another replica failed")
+            if isinstance(failure, Failure):
+                failure = failure if self._judge is None else self._judge(failure)
+            if isinstance(failure, Failure) and self._budget.spend(failure, self.generation + 1):
+                seats, generation = self._next_generation(), self.generation
+            else:
+                self._failure = failure = self._final(failure)
+        if self._failure is not None:
+            self.abort("another replica failed")
+            return
+        _log.info("a replica was lost, the gang re-forms: %s", failure)
+        for seat in seats:
+            seat.link.send_last({"kind": "reform", "generation": generation})
+
+    def collect(self) -> tuple[dict[str, Any] | None, list[bytearray]]:
+        """The newest note that a seated rank keeps, and what it is about; nothing when there is none."""
+        with self._change:
+            self._given.clear()
+            kept = [(step, -seat.rank) for seat in self._seats.values() if (step := _kept_step(seat)) is not None]
+            source = self._seats[-max(kept)[1]] if kept else None
+        if source is None:
+            return None, []
+        self._tell(source.link, {"kind": "give"})
+        with self._change:
+            self._change.wait_for(lambda: self._given, self.deadlines.leave_timeout_seconds)
+            return self._given[-1] if self._given else (None, [])
 
     # --- what follows runs in the server's own threads ---
 
     def _finished(self) -> bool:
-        return self._failure is not None or self._is_over or len(self._done) == self.world
+        is_ended = self._failure is not None or self._is_over or self.is_short_handed
+        return is_ended or len(self._done) == self.world
+
+    def _next_generation(self) -> list[_Seat]:
+        """Void what was agreed so far; those who have to hear of it."""
+        self.generation += 1
+        self._board = _Board()
+        self._done.clear()
+        self._has_begun = False
+        self._collateral = None
+        self._reformed = time.monotonic()
+        for seat in self._seats.values():
+            seat.report = None
+            seat.moved = self._reformed
+        self._change.notify_all()
+        return list(self._seats.values())
+
+    def _final(self, failure: Failure | Exception) -> Failure | Exception:
+        """As the user gets to read it."""
+        count = len(self._budget.incidents)
+        if not isinstance(failure, Failure) or failure.kind not in ("infrastructure", "preemption", "collapse"):
+            return failure
+        if failure.kind == "collapse":
+            return replace(failure, kind="infrastructure")
+        text = f"{failure.message}\n({count} losses were got over before this one; see max_failures)"
+        return replace(failure, message=text) if count else failure
 
     def _overdue(self) -> Failure | None:
         now = time.monotonic()
+        was_away = now - self._looked > self.deadlines.heartbeat_timeout_seconds / 2
+        self._looked = now
+        if was_away:  # the driver itself stood still (a laptop's lid): nobody could be heard
+            for seat in self._seats.values():
+                seat.link.heard = now
         if self._collateral and now - self._collateral[0] > self.deadlines.collateral_grace_seconds:
             # Nobody reported anything better: the broken connection itself is what happened.
             return replace(self._collateral[1], kind="infrastructure")
+        return self._silent(now) or self._stalled(now) or self._vacant(now)
+
+    def _silent(self, now: float) -> Failure | None:
         limit = self.deadlines.heartbeat_timeout_seconds
-        for seat in self._seats.values():
-            if now - seat.link.heard > limit and not seat.is_being_served and seat.rank not in self._done:
-                silence = f"it was not heard of for {limit:g} s ({setting('heartbeat_timeout_seconds')})"
-                return Failure("infrastructure", seat.rank, seat.host, silence)
+        for seat in list(self._seats.values()):
+            if now - seat.link.heard > limit and not seat.is_being_served:
+                text = f"it was not heard of for {limit:g} s ({setting('heartbeat_timeout_seconds')})"
+                del self._seats[seat.rank]  # its own thread has nothing to add
+                seat.link.close()  # it may come back with a new connection
+                return Failure("infrastructure", seat.rank, seat.host, text, step=seat.beat.step or None)
         return None
+
+    def _stalled(self, now: float) -> Failure | None:
+        limit = self.deadlines.stall_timeout_seconds
+        seats = [seat for rank, seat in self._seats.items() if rank not in self._done]
+        if not self._has_begun or not seats or any(now - seat.moved < limit for seat in seats):
+            return None
+        late = min(seats, key=lambda seat: (seat.beat.is_waiting, seat.beat.step, seat.rank))
+        text = f"nothing has moved for {limit:g} s ({setting('stall_timeout_seconds')}); the others wait for this one"
+        return Failure("infrastructure", late.rank, late.host, text, step=late.beat.step or None)
+
+    def _vacant(self, now: float) -> Failure | None:
+        """Empty seats after a loss: nobody came in time."""
+        limit = self.deadlines.reform_timeout_seconds
+        missing = self.world - len(self._seats)
+        if self.generation == 0 or not self.is_complete or not missing or now - self._reformed < limit:
+            return None
+        if len(self._seats) >= self._min_workers:
+            # Those who are left must have said what they keep.
+            self.is_short_handed = all(seat.report is not None for seat in self._seats.values())
+            self._change.notify_all()
+            return None
+        last = self._budget.incidents[-1].failure
+        text = (
+            f"{last.message}\nNobody took its seat within {limit:g} s ({setting('reform_timeout_seconds')}): "
+            f"{len(self._seats)} of {self.world} replicas are left, and min_workers is {self._min_workers}"
+        )
+        return replace(last, message=text, kind="collapse")
 
     def _spawn(self, target: Callable[..., None], name: str, *args: Any) -> None:
         thread = threading.Thread(target=target, args=args, name=f"firesteel-{name}", daemon=True)
-        self._threads.append(thread)
+        self._threads = [*filter(threading.Thread.is_alive, self._threads), thread]  # strangers come and go
         thread.start()
 
     def _accept(self) -> None:
         while True:
             try:
                 connection, peer = self._server.accept()
-            except OSError:
-                return  # closed: the launch is over
+            except OSError as error:
+                with self._change:
+                    if self._is_over or self._server.fileno() < 0:
+                        return
+                    # Too many open files, or a peer that went at once: no reason to be deaf from here on.
+                    _log.warning("a connection could not be accepted: %s", error)
+                    self._change.wait(_ACCEPT_PAUSE_SECONDS)
+                continue
             with self._change:
                 if self._server.fileno() < 0:
                     connection.close()
@@ -257,11 +389,10 @@ class Coordinator:
 
     def _attend(self, connection: socket.socket, peer: tuple[str, int]) -> None:
         try:
-            connection.settimeout(self.deadlines.handshake_timeout_seconds)
-            if not challenge(connection, self._secret):
-                _log.warning("refused a connection from %s: it does not know this job's secret", peer[0])
+            stream = self._gate.admit(connection, peer[0])
+            if stream is None:
                 return
-            link = Link(connection)
+            link = Link(stream)
             seat = self._seat(link)
             connection.settimeout(None)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -298,40 +429,62 @@ class Coordinator:
             found = str(hello["versions"].get(package))
             if found != version:
                 self.fail(EnvironmentMismatch(rank, package, version, found))
-        with self._change:
-            is_taken = rank in self._seats
-            is_free = not (self._is_over or is_taken or rank in self._done) and 0 <= rank < self.world
-            if is_free:
-                seat = _Seat(rank, link, str(hello["host"]), int(hello["attempt"]))
-                self._seats[rank] = seat
-                self._change.notify_all()
-        if is_free:
-            self._tell(link, {"kind": "seated", "generation": self.generation})
+        if seat := self._claim(rank, link, hello):
             return seat
-        if is_taken and not self._is_over:
+        if not self._is_over and rank in self._seats:
             # A second attempt at a task whose first one lives (speculation). Were it to end, Spark would take the task
-            # for done and kill the first: it waits for the end of the launch.
+            # for done and kill the first: it waits, for the seat or for the end of the launch.
             self._tell(link, {"kind": "taken"})
             with self._change:
-                self._change.wait_for(lambda: self._is_over)
+                self._change.wait_for(lambda: self._is_over or rank not in self._seats)
+            if not _is_readable(link) and (seat := self._claim(rank, link, hello)):  # else it has gone meanwhile
+                return seat
         is_upstream = isinstance(self._failure, Failure) and self._failure.kind == "upstream"
         self._tell(link, {"kind": "abort", "reason": "upstream" if is_upstream else "this launch needs nobody"})
         return None
 
+    def _claim(self, rank: int, link: Link, hello: dict[str, Any]) -> _Seat | None:
+        with self._change:
+            if self._is_over or rank in self._seats or not 0 <= rank < self.world:
+                return None
+            seat = _Seat(rank, link, str(hello["host"]), int(hello["attempt"]), since=self.generation)
+            self._seats[rank] = seat
+            self.is_complete = self.is_complete or len(self._seats) == self.world
+            self._change.notify_all()
+            generation = self.generation
+        self._tell(link, {"kind": "seated", "generation": generation})
+        return seat
+
     def _leave(self, seat: _Seat, lost: str) -> None:
         with self._change:
-            self._seats.pop(seat.rank, None)
-            expected = seat.rank in self._done or self._is_over
+            # Of those who are done nothing more is needed, unless the gang may have to re-form.
+            is_free = seat.rank in self._done and not self._budget.is_open
+            expected = is_free or self._is_over or len(self._done) == self.world
+            expected = expected or self._seats.get(seat.rank) is not seat
+            if self._seats.get(seat.rank) is seat:
+                del self._seats[seat.rank]
+            # A task that ends after its child did, or after its last will, is no second loss.
+            last = self._budget.incidents[-1] if self._budget.incidents else None
+            is_known = last is not None and seat.rank in last.ranks and seat.since < last.generation
+            expected = expected or (is_known and not self._has_begun)
             self._change.notify_all()
         if not expected:
-            self.fail(Failure("infrastructure", seat.rank, seat.host, lost))
+            self.fail(Failure("infrastructure", seat.rank, seat.host, lost, step=seat.beat.step or None))
 
     def _take(self, seat: _Seat, message: dict[str, Any], buffers: list[bytearray]) -> None:
         kind = message["kind"]
         if kind == "beat":
+            beat = Beat(*message["beat"])
+            if beat != seat.beat:
+                seat.beat, seat.moved = beat, time.monotonic()
+            return
+        if kind == "given":
+            with self._change:
+                self._given.append((message["note"], buffers))
+                self._change.notify_all()
             return
         if message.get("generation", self.generation) != self.generation:
-            return
+            return  # a child that is being stopped
         if kind == "event":
             with self._events:
                 self._on_event(seat.rank, message["event"], buffers)
@@ -355,10 +508,14 @@ class Coordinator:
             seat.report = report
             seats = sorted(self._seats.values(), key=lambda each: each.rank)
             reports = [each.report for each in seats if each.report is not None]
-        if len(reports) < self.world:
-            return
-        for each, assignment in zip(seats, self._arrange(reports), strict=True):
-            self._tell(each.link, {"kind": "begin", "generation": self.generation, "assignment": assignment})
+            if len(reports) < self.world or self._has_begun:
+                return
+            self._has_begun = True
+            generation = self.generation
+        assignments = self._arrange(reports)
+        for each, assignment in zip(seats, assignments, strict=True):
+            each.moved = time.monotonic()
+            self._tell(each.link, {"kind": "begin", "generation": generation, "assignment": assignment})
 
     def _ask_board(self, link: Link, message: dict[str, Any], buffers: list[bytearray]) -> None:
         """``set``, ``add`` answer at once; ``get`` answers when the key is there."""
@@ -391,6 +548,19 @@ def _listen(host: str, backlog: int) -> socket.socket:
     """A server on a free port of this address: a name, an IPv4 or an IPv6 one."""
     family, _, _, _, place = socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_STREAM)[0]
     return socket.create_server(place[:2], family=family, backlog=backlog)
+
+
+def _kept_step(seat: _Seat) -> int | None:
+    kept = (seat.report or {}).get("kept")
+    return None if kept is None else int(kept["step"])
+
+
+def _is_readable(link: Link) -> bool:
+    """Whether there is something to read, at once. Of a task that was told to wait that can only be its end."""
+    try:
+        return bool(select.select([link.fileno()], [], [], 0)[0])
+    except (OSError, ValueError):
+        return True
 
 
 def _close(connection: socket.socket) -> None:

@@ -1,14 +1,18 @@
 """A failure as a value: made where it happens, sent as JSON, raised again on the driver.
 
 Its kinds: ``plan``, the request was wrong, which only the data could show (a ragged array); ``user``, an exception
-in the user's own code; ``infrastructure``, a process or a connection is gone; ``upstream``, Spark could not compute the
-rows, and will say why; ``collateral``, a replica lost its peers, of whom one has more to tell.
+in the user's own code; ``infrastructure``, a process or a connection is gone; ``preemption``, somebody took it away
+(SIGTERM, a decommissioned executor); ``upstream``, Spark could not compute the rows, and will say why;
+``collateral``, a replica lost its peers, of whom one has more to tell.
+
+Only the second and third are tried again, each kind on a budget of its own.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import time
 import traceback
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -16,7 +20,7 @@ from typing import Any
 from firesteel.core import errors
 from firesteel.core.errors import ClusterError, FiresteelError, PlanError, ReplicaFailed, SyncError
 
-__all__ = ["Failure"]
+__all__ = ["Budget", "Failure", "Incident"]
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,65 @@ class Failure:
             return found(*self.args)  # type: ignore[no-any-return]
         except Exception:  # noqa: BLE001 - a local class, a module that only replicas have, a constructor of its own
             return None  # the text has everything
+
+
+@dataclass
+class Incident:
+    """A loss that a gang got over: who, why, when it was noticed, and how it went on."""
+
+    failure: Failure
+    generation: int
+    ranks: set[int]
+    noticed: float = field(default_factory=time.time)
+    resumed: float | None = None
+    """When the first step after it was done."""
+    step: int | None = None
+    """Updates done in the state that the gang went on from."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For the history: plain values."""
+        return {
+            "generation": self.generation,
+            "kind": self.failure.kind,
+            "ranks": sorted(self.ranks),
+            "host": self.failure.host,
+            "message": self.failure.message,
+            "lost_at_step": self.failure.step,
+            "resumed_from_step": self.step,
+            "noticed": self.noticed,
+            "resumed": self.resumed,
+        }
+
+
+class Budget:
+    """How many losses of each kind a fit gets over. It outlives a launch, for a gang may be launched again.
+
+    Ranks that are lost together (a host with several of them) are one incident; a rank that is lost a second time
+    is another one, however soon.
+    """
+
+    def __init__(self, *, infrastructure: int = 0, preemption: int = 0, together_seconds: float = 3.0) -> None:
+        self.incidents: list[Incident] = []
+        self._left = {"infrastructure": infrastructure, "preemption": preemption}
+        self._together_seconds = together_seconds
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is anything left of it."""
+        return any(self._left.values())
+
+    def spend(self, failure: Failure, generation: int) -> bool:
+        """Whether this failure may be got over; it is entered if so."""
+        last = self.incidents[-1] if self.incidents else None
+        is_recent = last is not None and time.time() - last.noticed < self._together_seconds
+        if last is not None and is_recent and failure.rank not in last.ranks and failure.kind in self._left:
+            last.ranks.add(failure.rank)
+            return True
+        if self._left.get(failure.kind, 0) <= 0:
+            return False
+        self._left[failure.kind] -= 1
+        self.incidents.append(Incident(failure, generation, {failure.rank}))
+        return True
 
 
 def _text(error: BaseException) -> str:

@@ -5,27 +5,40 @@ Plain tasks, not barrier mode: each rank is one task of one ordinary stage. The 
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
+import os
 import secrets
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from firesteel.cluster.coordinator import Assignments, Coordinator, Deadlines, OnEvent, OnFetch, Reports, setting
-from firesteel.cluster.failure import Failure
-from firesteel.cluster.preflight import bind_address, check_slots, cores_per_task, driver_address, package_versions
+from firesteel.cluster.failure import Budget, Failure
+from firesteel.cluster.preflight import (
+    bind_address,
+    check_slots,
+    cores_per_task,
+    driver_address,
+    is_decommissioning,
+    package_versions,
+)
 from firesteel.cluster.seat import Aborted, Invitation, Seat, UpstreamFailed
+from firesteel.cluster.tls import Certificate, wanted
+from firesteel.cluster.wire import Buffer
 from firesteel.core.errors import ClusterError, NotEnoughSlots
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["TaskMain", "launch"]
+__all__ = ["Lost", "TaskMain", "launch"]
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +50,21 @@ _LOOK_SECONDS = 1.0
 _SETTLE_SECONDS = 1.0
 _END_SECONDS = 5.0
 _ROW_SCHEMA = "rank int"
+
+
+class Lost(ClusterError):
+    """A launch ended for a loss that may be got over by another launch, from the newest state there is.
+
+    Attributes:
+        remaining: how many ranks to launch with.
+        note, buffers: what a surviving rank kept; nothing when none survived.
+    """
+
+    def __init__(self, remaining: int, note: dict[str, Any] | None = None, buffers: Sequence[Buffer] = ()) -> None:
+        super().__init__(f"the gang was lost; {remaining} replicas may go on")
+        self.remaining = remaining
+        self.note = note
+        self.buffers = buffers
 
 
 def launch(
@@ -51,6 +79,8 @@ def launch(
     on_wait: Callable[[Coordinator], None] | None = None,
     packages: Iterable[str] = (),
     deadlines: Deadlines | None = None,
+    budget: Budget | None = None,
+    min_workers: int | None = None,
 ) -> None:
     """Run ``task_main`` on every partition of ``frame``, one rank each, all together. Driver only.
 
@@ -69,11 +99,16 @@ def launch(
         on_wait: called several times a second in the calling thread, for progress.
         packages: distributions whose versions must be the driver's on every task.
         deadlines: as set in Spark's configuration unless given.
+        budget: which losses of ranks are got over; none unless given.
+        min_workers: with how many ranks it may go on when nobody takes a lost one's seat; default all.
+
+    Raises ``Lost`` too, where only another launch can go on.
     """
     spark = frame.sparkSession
     packages = tuple(packages)
     deadlines = deadlines or Deadlines.of(lambda key: spark.conf.get(key, None))
     secret = secrets.token_bytes(32)
+    certificate = Certificate() if wanted(lambda key: spark.conf.get(key, None)) else None
     with (
         _slots_of(spark).held(world, check_slots(spark, world)),
         Coordinator(
@@ -86,15 +121,29 @@ def launch(
             on_fetch=on_fetch,
             versions=package_versions(packages),
             deadlines=deadlines,
+            budget=budget,
+            min_workers=min_workers,
+            judge=partial(_judge, spark),
+            certificate=certificate,
         ) as coordinator,
     ):
         host, port = coordinator.address
         invitation = Invitation(
-            host, port, secret, world, packages, tuple(path for path in sys.path if path), cores_per_task(spark)
+            host,
+            port,
+            secret,
+            world,
+            packages,
+            tuple(path for path in sys.path if path),
+            cores_per_task(spark),
+            deadlines.reform_timeout_seconds,
+            certificate.text if certificate else None,
         )
         job = _Job(frame, partial(_occupy, task_main, card, invitation))
         try:
             _attend(coordinator, job, on_wait)
+            if coordinator.is_short_handed:
+                raise Lost(coordinator.seated, *coordinator.collect())
         finally:
             coordinator.abort("the launch is over")
             coordinator.wait_until_left()
@@ -118,6 +167,10 @@ def _attend(coordinator: Coordinator, job: _Job, on_wait: Callable[[Coordinator]
         if on_wait is not None:
             on_wait(coordinator)
         if job.is_over and not coordinator.wait(_SETTLE_SECONDS):
+            if job.error is not None and coordinator.is_reforming:
+                # Spark gave up on the lost task (or never tries twice, as in local[2]). It is about to end the others
+                # too, but lets them live for a moment.
+                raise Lost(coordinator.world, *coordinator.collect()) from job.error
             host, port = coordinator.address
             coordinator.fail(
                 job.error
@@ -158,7 +211,7 @@ class _SeatWait:
             if self._job.has_running_tasks():
                 self._since = now
         limit = self._coordinator.deadlines.seat_timeout_seconds
-        if seated == world or now - self._since < limit:
+        if self._coordinator.is_complete or now - self._since < limit:
             return None
         return NotEnoughSlots(
             world,
@@ -230,7 +283,7 @@ def _occupy(
     context = TaskContext.get()
     assert context is not None
     try:
-        with Seat(invitation, context.partitionId(), context.attemptNumber()) as seat:
+        with Seat(invitation, context.partitionId(), context.attemptNumber()) as seat, _last_will(seat):
             task_main(seat, _rows(batches), card)
     except Aborted as aborted:
         if aborted.is_upstream:
@@ -238,10 +291,42 @@ def _occupy(
                 pass
     except UpstreamFailed as error:
         raise (error.__cause__ or error) from None
-    except Exception as error:  # noqa: BLE001
-        # The seat has told the driver, which raises it there. Were it raised here too, Spark would run it again.
+    except Exception as error:
+        # The seat has told the driver, which raises it there. Were it raised here too, Spark would run it again:
+        # just what a disk that is full calls for, perhaps elsewhere, and nothing else does.
+        if Failure.of(error, rank=context.partitionId(), host="").kind == "infrastructure":
+            raise
         _log.debug("rank %d failed: %s", context.partitionId(), error)
     yield from ()
+
+
+@contextlib.contextmanager
+def _last_will(seat: Seat) -> Iterator[None]:
+    """While inside, a SIGTERM (a host that is taken away) is told to the driver before it has its way."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def tell_and_die(number: int, frame: object) -> None:
+        failure = Failure("preemption", seat.rank, seat.host, "its task was told to end (SIGTERM)")
+        teller = threading.Thread(target=seat.report, args=(failure,), daemon=True)  # the link may be in use right here
+        teller.start()
+        teller.join(_SETTLE_SECONDS)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    before = signal.signal(signal.SIGTERM, tell_and_die)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _judge(spark: SparkSession, failure: Failure) -> Failure:
+    """A loss on a host that Spark is taking away is nobody's fault."""
+    if failure.kind == "infrastructure" and is_decommissioning(spark):
+        return replace(failure, kind="preemption")
+    return failure
 
 
 def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

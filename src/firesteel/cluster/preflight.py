@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from firesteel.core.errors import NotEnoughSlots
+from firesteel.core.errors import ClusterError, NotEnoughSlots
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,13 +20,18 @@ __all__ = [
     "check_slots",
     "cores_per_task",
     "driver_address",
+    "is_decommissioning",
+    "is_remote",
     "nodes",
     "package_versions",
+    "setting_of",
     "slots",
     "use_own_python",
 ]
 
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?$")
+_PROBE_ROWS = 1 << 16
+_PARALLELISM = ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]$")
 
 
@@ -41,46 +46,79 @@ def package_versions(packages: Iterable[str]) -> dict[str, str]:
     return versions
 
 
+def is_remote(spark: SparkSession) -> bool:
+    """Whether this is a Spark Connect session: it has no SparkContext, and nothing can reach this process."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
 def slots(spark: SparkSession) -> int:
     """How many tasks Spark can run at the same time: with the executors it has, or has been told to start."""
-    context = spark.sparkContext
     cpus = cores_per_task(spark)
     if match := _LOCAL_CLUSTER.match(_master(spark)):
         return int(match[1]) * (int(match[2]) // cpus)
-    scala = context._jsc.sc()
-    now = int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().resourceProfileFromId(0)))
-    conf = context.getConf()
-    executors, cores = conf.get("spark.executor.instances"), conf.get("spark.executor.cores")
-    if _LOCAL.match(_master(spark)) or not executors or not cores:
+    match = _LOCAL.match(_master(spark))
+    if is_remote(spark):
+        if match and match[1] != "*":
+            return int(match[1] or 1) // cpus
+        now = _default_parallelism(spark) // cpus
+    else:
+        scala = spark.sparkContext._jsc.sc()
+        now = int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().resourceProfileFromId(0)))
+    executors, cores = setting_of(spark, "spark.executor.instances"), setting_of(spark, "spark.executor.cores")
+    if match or not executors or not cores:
         return now
     return max(now, int(executors) * (int(cores) // cpus))
 
 
+def _default_parallelism(spark: SparkSession) -> int:
+    """Into how many partitions Spark cuts where nobody says: its cores, unless configured. A small job tells."""
+    from pyspark.sql.functions import max as largest
+    from pyspark.sql.functions import spark_partition_id
+
+    found = spark.range(0, _PROBE_ROWS).select(largest(spark_partition_id())).first()
+    return 1 if found is None else int(found[0]) + 1
+
+
 def nodes(spark: SparkSession) -> int:
     """How many nodes (executors) there are; a ``local[k]`` is one."""
-    context = spark.sparkContext
     if _LOCAL.match(_master(spark)):
         return 1
     if match := _LOCAL_CLUSTER.match(_master(spark)):
         return int(match[1])
-    wanted = context.getConf().get("spark.executor.instances")
-    alive = int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # the driver is in that list too
+    wanted = setting_of(spark, "spark.executor.instances")
+    alive = 0  # a Connect server does not tell
+    if not is_remote(spark):
+        alive = int(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1  # the driver is in that list too
     return max(1, alive, int(wanted or 0))
 
 
+def setting_of(spark: SparkSession, key: str) -> str | None:
+    """A setting of the running Spark, classic or Connect; ``None`` where nobody set it."""
+    if is_remote(spark):
+        return spark.conf.get(key, None)
+    return spark.sparkContext.getConf().get(key)
+
+
 def _master(spark: SparkSession) -> str:
-    return spark.sparkContext.master or ""
+    return (spark.conf.get("spark.master", None) if is_remote(spark) else spark.sparkContext.master) or ""
 
 
 def cores_per_task(spark: SparkSession) -> int:
     """Cores that Spark reserves for each task."""
-    return int(spark.sparkContext.getConf().get("spark.task.cpus", "1") or 1)
+    return int(setting_of(spark, "spark.task.cpus") or 1)
 
 
 def check_slots(spark: SparkSession, asked: int) -> int:
     """Slots there are. Raises ``NotEnoughSlots`` when ``asked`` replicas could never run together."""
+    growing = setting_of(spark, "spark.dynamicAllocation.enabled") == "true"
+    if growing and is_remote(spark):
+        raise ClusterError(
+            "under Spark Connect replicas run in barrier mode, which Spark refuses with dynamic allocation: "
+            "set spark.dynamicAllocation.enabled=false where the server is started"
+        )
+    if is_remote(spark) and any(setting_of(spark, key) for key in _PARALLELISM):
+        return asked  # how many cores there are cannot be seen; Spark says so itself, after a while
     available = slots(spark)
-    growing = spark.sparkContext.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
     if asked > available and not growing:
         raise NotEnoughSlots(
             asked,
@@ -90,11 +128,22 @@ def check_slots(spark: SparkSession, asked: int) -> int:
     return max(asked, available)
 
 
+def is_decommissioning(spark: SparkSession) -> bool:
+    """Whether Spark is taking an executor away right now, or has just done so."""
+    try:
+        scheduler = spark.sparkContext._jsc.sc().taskScheduler()
+        return bool(scheduler.executorsPendingDecommission().nonEmpty())
+    except Exception:  # noqa: BLE001 - private to Spark: where it is not there, a loss is a loss
+        return False
+
+
 def use_own_python(spark: SparkSession) -> None:
     """Let a local session's workers run the driver's Python, where nobody chose one.
 
     PySpark would take ``python3`` from the path, which in a virtual environment that is not activated is another.
     """
+    if is_remote(spark):
+        return  # the server's workers are started already
     context = spark.sparkContext
     is_chosen = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
     if str(context.master).startswith("local") and not is_chosen and context.pythonExec == "python3":

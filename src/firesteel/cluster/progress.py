@@ -41,7 +41,7 @@ class Display:
     def line(self, rank: int, text: str) -> None:
         """A line that a replica printed."""
         _log.info("replica %d | %s", rank, text)
-        self._say(f"replica {rank} | {text}")
+        self.say(f"replica {rank} | {text}")
 
     def progress(self, event: dict[str, Any]) -> None:
         """Where rank 0 stands."""
@@ -53,7 +53,7 @@ class Display:
         with self._lock:
             self._record = record
         figures = [f"{key} {value:.4g}" for key, value in record.items() if isinstance(value, float)]
-        self._say(" · ".join([f"epoch {record['epoch']}/{max(self._epochs, record['epoch'])}", *figures]))
+        self.say(" · ".join([f"epoch {record['epoch']}/{max(self._epochs, record['epoch'])}", *figures]))
 
     def refresh(self, seated: int, alive: int) -> None:
         """Draw what has changed. Called by the thread that owns the screen."""
@@ -82,7 +82,7 @@ class Display:
         if steps and total > 0:
             share = {key: f"{100 * value / total:.0f} %" for key, value in seconds.items()}
             took = time.perf_counter() - self._began
-            self._say(
+            self.say(
                 f"{steps} steps on {self._world} replicas in {took:.1f} s; of the replicas' time {share['compute']} "
                 f"computing, {share['agree']} agreeing, {share['data']} waiting for data"
             )
@@ -107,7 +107,8 @@ class Display:
             shown["left"] = tqdm.format_interval(left * event["seconds_per_step"])
         return shown
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """A line above the bar."""
         if not self._verbose:
             return
         with self._lock:

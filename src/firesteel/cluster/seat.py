@@ -1,7 +1,8 @@
 """A rank's seat, as its Spark task sees it: the connection to the coordinator, and the one child that trains.
 
-The task owns the data, the heartbeat and the logs. The child imports the framework and does the work, and is
-killed whole when the gang stops.
+The task owns the data, the heartbeat and the logs. The child imports the framework and does the work. It is killed
+whole and started anew whenever the gang re-forms around a newcomer; what the task holds stays: rows, and the note that
+the last child left about its newest commit.
 """
 
 from __future__ import annotations
@@ -16,25 +17,31 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
 from firesteel.cluster.failure import Failure
 from firesteel.cluster.preflight import package_versions
+from firesteel.cluster.pulse import PulseFile
 from firesteel.cluster.roles import Role
-from firesteel.cluster.wire import Link, WireError, answer_challenge
+from firesteel.cluster.tls import join
+from firesteel.cluster.wire import Buffer, Connection, Link, WireError, answer_challenge
 
 __all__ = ["Aborted", "Invitation", "Seat", "UpstreamFailed"]
 
 _log = logging.getLogger(__name__)
 
-_BEAT_SECONDS = 0.5
+_BEAT_SECONDS = 0.25
 _CONNECT_TIMEOUT_SECONDS = 10.0
+_RECONNECT_PAUSE_SECONDS = 0.2
 _EXIT_TIMEOUT_SECONDS = 10.0
 _LAST_LINES = 40
+
+Give = Callable[[], Sequence[Buffer]]
 
 
 class UpstreamFailed(Exception):
@@ -59,11 +66,14 @@ class Invitation:
 
     host: str
     port: int
-    secret: bytes
+    secret: bytes = field(repr=False)
     world: int
     packages: tuple[str, ...] = ()
     sys_path: tuple[str, ...] = ()
     threads: int = 1
+    reconnect_seconds: float = 60.0
+    certificate: str | None = None
+    """The driver's, where connections are encrypted; no other one is trusted."""
 
 
 class Seat:
@@ -72,34 +82,26 @@ class Seat:
     def __init__(self, invitation: Invitation, rank: int, attempt: int) -> None:
         self.rank = rank
         self.world = invitation.world
+        self.generation = 0
+        """The gang's; it grows whenever the gang re-forms."""
+        self.kept: dict[str, Any] | None = None
+        """The last note that a child of this seat left (``Desk.keep``)."""
+        self.give: Give | None = None
+        """Called when the driver asks for what the note is about."""
+        self.pulse = PulseFile()
         self._invitation = invitation
+        self._attempt = attempt
         self._over = threading.Event()
-        self._starting = threading.Lock()
-        self._begins: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._change = threading.Condition()
+        self._assignment: tuple[int, dict[str, Any]] | None = None
+        self._recipe: tuple[str, bytes, dict[str, int], Role] | None = None
         self._child: Child | None = None
         self._threads: list[threading.Thread] = []
-        self.generation = 0
-        self._link = Link(_connect(invitation))
-        self.host = self._link.local_address
         try:
-            self.generation = self._sit_down(attempt)
-        except BaseException:
-            self._link.close()
-            raise
-
-    def _sit_down(self, attempt: int) -> int:
-        """Ask for the seat; returns the gang's generation."""
-        hello = {"kind": "hello", "rank": self.rank, "attempt": attempt, "host": self.host, "pid": os.getpid()}
-        self._send({**hello, "versions": package_versions(self._invitation.packages)})
-        answer: dict[str, Any] = {"kind": "abort", "reason": "the driver closed the connection"}
-        with contextlib.suppress(WireError):
-            while (received := self._link.receive()) is not None:
-                answer = received[0]
-                if answer["kind"] != "taken":  # else another attempt has the seat, and this one waits until it is over
-                    break
-        if answer["kind"] != "seated":
-            raise Aborted(answer.get("reason", ""))
-        return int(answer["generation"])
+            self._link, self.generation = self._sit_down()
+        except (OSError, WireError) as error:  # nobody there: the launch is over, or the port is another one's
+            raise Aborted(str(error)) from error
+        self.host = self._link.local_address
 
     def __enter__(self) -> Seat:
         for target in (self._listen, self._beat):
@@ -114,88 +116,192 @@ class Seat:
         if error is not None and not isinstance(error, (Aborted, GeneratorExit)):
             failure = Failure.of(error, rank=self.rank, host=self.host)
             self.report(replace(failure, kind="upstream") if isinstance(error, UpstreamFailed) else failure)
-        self._over.set()
-        if self._child is not None:
-            self._child.end()
+        self._stop()
         self._link.close()
         for thread in self._threads:
             thread.join()
+        self.pulse.close()
 
     def check(self) -> None:
         """Raise ``Aborted`` if the gang was stopped."""
         if self._over.is_set():
             raise Aborted
 
-    def start_child(self, main: str, payload: bytes, descriptors: dict[str, int], role: Role) -> None:
+    def prepare(self, main: str, payload: bytes, descriptors: dict[str, int], role: Role) -> None:
         """Start this rank's process. It runs ``main`` ("module:function"), and inherits the descriptors."""
-        with self._starting:
-            self.check()
-            self._child = Child(self, main, payload, descriptors, role, self._invitation)
+        self._recipe = (main, payload, descriptors, role)
+        self._renew_child()
 
     def ready(self, report: dict[str, Any]) -> dict[str, Any]:
-        """Tell what this rank holds; returns its assignment once all ranks have told."""
-        self._send({"kind": "ready", "report": report})
-        assignment = self._begins.get()
-        if assignment is None:
-            raise Aborted
-        return assignment
+        """Tell what this rank holds; returns its assignment once all ranks have told, in the gang's newest form."""
+        while True:
+            generation = self.generation
+            self._renew_child()
+            self._send({"kind": "ready", "report": {**report, "kept": self.kept}}, generation)
+            assignment = self._await_assignment(generation)
+            self.check()
+            if assignment is not None:
+                return assignment
 
-    def work(self, assignment: dict[str, Any]) -> None:
-        """Let the child work on the assignment, until it is done or the gang is stopped."""
+    def work(self, assignment: dict[str, Any]) -> bool:
+        """Let the child work on the assignment. True when all ranks are done; false when the gang has re-formed."""
         assert self._child is not None
-        self._child.tell({"kind": "begin", "assignment": assignment, "generation": self.generation})
-        failure = self._child.wait()
-        if failure is not None:
-            # The driver has been told, and tells everybody to stop: leaving before would look like another failure.
-            self._over.wait(_EXIT_TIMEOUT_SECONDS)
-            raise Aborted
-        self.check()
-        self._send({"kind": "done"})
+        assert self._assignment is not None
+        child, generation = self._child, self._assignment[0]
+        child.begin(generation, {**assignment, "kept": self.kept})
+        with self._change:
+            self._change.wait_for(lambda: self._has_news(generation) or child.is_over)
+        if not self._has_news(generation):
+            if child.failure is None:
+                # Nobody leaves before all are done: should one be lost now, the others are needed once more.
+                self._send({"kind": "done"}, generation)
+                limit = None
+            else:
+                # The driver has been told, and tells everybody what to do now: leaving would look like another failure.
+                limit = _EXIT_TIMEOUT_SECONDS
+            with self._change:
+                self._change.wait_for(lambda: self._has_news(generation), limit)
+        if self.generation != generation:
+            return False
+        if child.failure is None and child.is_over:
+            return True
+        raise Aborted
 
-    def report(self, failure: Failure) -> None:
+    def report(self, failure: Failure, generation: int | None = None) -> None:
         """Tell the driver at once, unless the gang was stopped: then nobody wants to know."""
         if not self._over.is_set():
-            with contextlib.suppress(Aborted):
-                self._send({"kind": "failed", "failure": failure.to_json()})
+            self._send({"kind": "failed", "failure": failure.to_json()}, generation)
 
-    def forward(self, message: dict[str, Any], buffers: list[bytearray]) -> None:
+    def forward(self, message: dict[str, Any], buffers: Sequence[Buffer], generation: int | None = None) -> None:
         """Pass a child's message on to the driver."""
-        with contextlib.suppress(OSError):  # the driver is gone: the reader notices and ends this seat
-            self._link.send({**message, "generation": self.generation}, buffers)
+        self._send(message, generation, buffers)
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def hang_up(self) -> None:
+        """Drop the connection to the driver; the seat comes back. How a lost network is tried out."""
+        self._link.close()
+
+    def notify(self) -> None:
+        """Something about the child has changed."""
+        with self._change:
+            self._change.notify_all()
+
+    def _send(self, message: dict[str, Any], generation: int | None = None, buffers: Sequence[Buffer] = ()) -> None:
+        number = self.generation if generation is None else generation
+        # Where the connection is lost, the listener finds out; what was said in an older generation is void anyway.
+        with contextlib.suppress(OSError):
+            self._link.send({**message, "generation": number}, buffers)
+
+    def _has_news(self, generation: int) -> bool:
+        return self._over.is_set() or self.generation != generation
+
+    def _assigned(self, generation: int) -> dict[str, Any] | None:
+        found = self._assignment
+        return found[1] if found is not None and found[0] == generation else None
+
+    def _await_assignment(self, generation: int) -> dict[str, Any] | None:
+        """The assignment of this generation; ``None`` when there is news instead."""
+        with self._change:
+            self._change.wait_for(lambda: self._has_news(generation) or self._assigned(generation) is not None)
+            return self._assigned(generation)
+
+    def _renew_child(self) -> None:
+        """A child that has not begun anything: the present one, or another."""
+        old = self._child
+        if old is not None and not old.is_used and not old.is_over:
+            return
+        if old is not None:
+            old.end()
+        assert self._recipe is not None
+        with self._change:  # the listener ends the child it sees: none may be started behind its back
+            self.check()
+            self.pulse.reset()
+            self._child = Child(self, *self._recipe, self._invitation)
+
+    def _stop(self) -> None:
+        """No child from here on, and none left."""
+        with self._change:
+            self._over.set()
+            child = self._child
+            self._change.notify_all()
+        if child is not None:
+            child.end()
+
+    def _sit_down(self) -> tuple[Link, int]:
+        """Connect and ask for the seat; the connection, and the gang's generation."""
+        link = Link(_connect(self._invitation))
         try:
-            self._link.send({**message, "generation": self.generation})
-        except OSError as error:
-            raise Aborted(str(error)) from error
+            hello = {"kind": "hello", "rank": self.rank, "attempt": self._attempt, "host": link.local_address}
+            link.send({**hello, "pid": os.getpid(), "versions": package_versions(self._invitation.packages)})
+            answer: dict[str, Any] = {"kind": "abort", "reason": "the driver closed the connection"}
+            while (received := link.receive()) is not None:
+                answer = received[0]
+                if answer["kind"] != "taken":  # else another attempt has the seat, and this one waits for its end
+                    break
+            if answer["kind"] != "seated":
+                raise Aborted(answer.get("reason", ""))
+            return link, int(answer["generation"])
+        except BaseException:
+            link.close()
+            raise
 
     def _beat(self) -> None:
         while not self._over.wait(_BEAT_SECONDS):
-            with contextlib.suppress(OSError):
-                self._link.send({"kind": "beat"})
+            self._send({"kind": "beat", "beat": self.pulse.read()})
 
     def _listen(self) -> None:
-        reason = "the driver is gone"
+        reason = self._hear()
+        while reason is None and self._come_back():
+            reason = self._hear()
+        # Told to stop, or the driver is gone: either way nobody waits for this rank any more.
+        _log.debug("rank %d stops: %s", self.rank, reason)
+        self._stop()
+        # Only now, with the child gone, has this rank left. (The task itself may still wait for a row.)
+        self._link.close()
+
+    def _hear(self) -> str | None:
+        """Take the driver's messages. Returns why to stop, or ``None`` when the connection was lost."""
         with contextlib.suppress(WireError, OSError):
             while (received := self._link.receive()) is not None:
                 message, buffers = received
                 if message["kind"] == "abort":
-                    reason = message["reason"]
-                    break
+                    return str(message["reason"])
                 if message["kind"] == "begin":
-                    self.generation = int(message["generation"])
-                    self._begins.put(message["assignment"])
+                    with self._change:
+                        self._assignment = (int(message["generation"]), message["assignment"])
+                        self._change.notify_all()
+                elif message["kind"] == "reform":
+                    self._reform(int(message["generation"]))
+                elif message["kind"] == "give":
+                    given = self.give() if self.give is not None else ()
+                    self._send({"kind": "given", "note": self.kept}, None, given)
                 elif self._child is not None:
                     self._child.tell(message, buffers)
-        # Told to stop, or the driver is gone: either way nobody waits for this rank any more.
-        _log.debug("rank %d stops: %s", self.rank, reason)
-        with self._starting:  # a child that the task is just about to start must not outlive this
-            self._over.set()
-        self._begins.put(None)
-        if self._child is not None:
-            self._child.end()
-        # Only now, with the child gone, has this rank left. (The task itself may still wait for a row.)
-        self._link.close()
+        return None
+
+    def _reform(self, generation: int) -> None:
+        """Another form of the gang: what the child works on is void."""
+        with self._change:
+            self.generation = generation
+            child = self._child
+            self._change.notify_all()
+        if child is not None and child.is_used:
+            child.end()  # at once: its peers are gone, and it may hang in a collective
+
+    def _come_back(self) -> bool:
+        """Take the seat again after the connection was lost; rows and notes are still here."""
+        end = time.monotonic() + self._invitation.reconnect_seconds
+        while not self._over.is_set() and time.monotonic() < end:
+            try:
+                link, generation = self._sit_down()
+            except (Aborted, ConnectionRefusedError, WireError):
+                return False  # the launch is over
+            except OSError:  # no way there, for now
+                self._over.wait(_RECONNECT_PAUSE_SECONDS)
+                continue
+            self._link = link
+            self._reform(generation)
+            return True
+        return False
 
 
 class Child:
@@ -204,65 +310,78 @@ class Child:
     def __init__(
         self, seat: Seat, main: str, payload: bytes, descriptors: dict[str, int], role: Role, invitation: Invitation
     ) -> None:
+        self.failure: Failure | None = None
+        """What went wrong, once it is over."""
+        self.is_used = False
+        """Whether it was given an assignment."""
         self._seat = seat
-        self._failure: Failure | None = None
+        self._generation: int | None = None
         self._is_done = False
+        self._is_unwanted = False
         self._ended = threading.Event()
         self._reaping = threading.Lock()
         self._lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self._outbox: queue.SimpleQueue[tuple[dict[str, Any], Sequence[Buffer]] | None] = queue.SimpleQueue()
         ours, theirs = socket.socketpair()
         self.link = Link(ours)
         with theirs, tempfile.TemporaryFile() as program:
             # The program came inside the Spark closure; it goes on through a file without a name, not a socket.
             program.write(payload)
             program.seek(0)
-            inherited = {**descriptors, "": theirs.fileno(), "program": program.fileno()}
+            inherited = [*descriptors.values(), theirs.fileno(), program.fileno(), seat.pulse.descriptor]
             self._process = subprocess.Popen(
                 [sys.executable, "-u", "-m", "firesteel.cluster.child", str(theirs.fileno()), str(program.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=sorted(inherited.values()),
+                pass_fds=sorted(inherited),
                 process_group=0,
                 env={**os.environ, **role.environment(), "PYTHONPATH": os.pathsep.join(_search_path(invitation))},
             )
-        self.link.send(
-            {
-                "kind": "start",
-                "main": main,
-                "descriptors": descriptors,
-                "rank": seat.rank,
-                "world": seat.world,
-                "host": seat.host,
-                "device": role.device,
-                "threads": role.threads,
-                "parent": os.getpid(),
-            }
-        )
-        self._readers = [
-            threading.Thread(target=self._listen, name="firesteel-child", daemon=True),
-            threading.Thread(target=self._pass_on_lines, name="firesteel-lines", daemon=True),
+        start = {
+            "kind": "start",
+            "main": main,
+            "descriptors": descriptors,
+            "pulse": seat.pulse.descriptor,
+            "rank": seat.rank,
+            "generation": seat.generation,
+            "world": seat.world,
+            "host": seat.host,
+            "device": role.device,
+            "threads": role.threads,
+            "parent": os.getpid(),
+        }
+        self.tell(start)
+        self._helpers = [
+            threading.Thread(target=target, name=f"firesteel-{name}", daemon=True)
+            for target, name in ((self._listen, "child"), (self._pass_on_lines, "lines"), (self._write, "outbox"))
         ]
-        for thread in (*self._readers, threading.Thread(target=self._watch, name="firesteel-watch", daemon=True)):
+        for thread in (*self._helpers, threading.Thread(target=self._watch, name="firesteel-watch", daemon=True)):
             thread.start()
 
-    def tell(self, message: dict[str, Any], buffers: Sequence[bytearray] = ()) -> None:
-        """Hand the driver's answer to the child."""
-        with contextlib.suppress(OSError):  # it has ended; its watcher says how
-            self.link.send(message, buffers)
+    @property
+    def is_over(self) -> bool:
+        """Whether the process is gone, and everything it had to say has been heard."""
+        return self._ended.is_set()
+
+    def begin(self, generation: int, assignment: dict[str, Any]) -> None:
+        """Give it its work, in this form of the gang."""
+        self._generation = generation
+        self.is_used = True
+        self.tell({"kind": "begin", "assignment": assignment, "generation": generation})
+
+    def tell(self, message: dict[str, Any], buffers: Sequence[Buffer] = ()) -> None:
+        """Hand it a message. Never waits: a child that does not listen must not make the seat deaf."""
+        self._outbox.put((message, buffers))
 
     def end(self) -> None:
         """End the process now and wait until it is gone. May be called twice, by several threads."""
+        self._is_unwanted = True
         # Not Popen.kill, which also reaps: that is the watcher's, who would wait for a process that is no more.
         with self._reaping:
             if self._process.returncode is None:
                 os.kill(self._process.pid, signal.SIGKILL)
         self._ended.wait()
-
-    def wait(self) -> Failure | None:
-        """Wait for the process to end; what went wrong, or ``None``."""
-        self._ended.wait()
-        return self._failure
 
     def _watch(self) -> None:
         _wait_for_exit(self._process)
@@ -271,34 +390,47 @@ class Child:
             os.killpg(self._process.pid, signal.SIGKILL)
         with self._reaping:
             status = self._process.wait()
-        for thread in self._readers:
+        self._outbox.put(None)
+        for thread in self._helpers:
             thread.join()
         self.link.close()
-        if self._failure is None and not self._is_done:
-            self._failure = Failure("infrastructure", self._seat.rank, self._seat.host, self._last_words(status))
-        if self._failure is not None:
-            self._seat.report(self._failure)
+        if self.failure is None and not self._is_done:
+            self.failure = self._lost(status)
+        if self.failure is not None and not self._is_unwanted:
+            self._seat.report(self.failure, self._generation)
         self._ended.set()
+        self._seat.notify()
 
-    def _last_words(self, status: int) -> str:
+    def _lost(self, status: int) -> Failure:
         how = f"ended with status {status}"
         if status < 0:
             how = f"was killed by signal {-status} ({signal.Signals(-status).name})"
         if status == -signal.SIGKILL:
             how += "; if nobody killed it, the machine ran out of memory"
         lines = "\n".join(self._lines)
-        return f"its process {how}\nIts last lines:\n{lines}" if lines else f"its process {how}"
+        text = f"its process {how}\nIts last lines:\n{lines}" if lines else f"its process {how}"
+        kind = "preemption" if status == -signal.SIGTERM else "infrastructure"
+        return Failure(kind, self._seat.rank, self._seat.host, text, step=self._seat.pulse.read().step or None)
 
     def _listen(self) -> None:
         with contextlib.suppress(WireError, OSError):
             while (received := self.link.receive()) is not None:
                 message, buffers = received
                 if message["kind"] == "failed":
-                    self._failure = Failure.from_json(message["failure"])
+                    self.failure = Failure.from_json(message["failure"])
                 elif message["kind"] == "done":
                     self._is_done = True
+                elif message["kind"] == "keep":
+                    self._seat.kept = message["note"]
+                elif message["kind"] == "hang up":
+                    self._seat.hang_up()
                 else:
-                    self._seat.forward(message, buffers)
+                    self._seat.forward(message, buffers, self._generation)
+
+    def _write(self) -> None:
+        while (item := self._outbox.get()) is not None:
+            with contextlib.suppress(OSError):  # it has ended; its watcher says how
+                self.link.send(*item)
 
     def _pass_on_lines(self) -> None:
         assert self._process.stdout is not None
@@ -307,23 +439,22 @@ class Child:
                 text = line.decode(errors="replace").rstrip()
                 if text:
                     self._lines.append(text)
-                    self._seat.forward({"kind": "event", "event": {"name": "line", "text": text}}, [])
+                    event = {"kind": "event", "event": {"name": "line", "text": text}}
+                    self._seat.forward(event, [], self._generation)
 
 
-def _connect(invitation: Invitation) -> socket.socket:
-    """A connection to the coordinator. It lives as long as its launch: nobody there means that the launch is over."""
+def _connect(invitation: Invitation) -> Connection:
+    """A connection to the coordinator; both ends have proven that they know the job's secret."""
+    connection = socket.create_connection((invitation.host, invitation.port), _CONNECT_TIMEOUT_SECONDS)
     try:
-        connection = socket.create_connection((invitation.host, invitation.port), _CONNECT_TIMEOUT_SECONDS)
-    except OSError as error:
-        raise Aborted(str(error)) from error
-    try:
-        answer_challenge(connection, invitation.secret)
+        stream = join(connection, invitation.certificate) if invitation.certificate else connection
+        answer_challenge(stream, invitation.secret)
         connection.settimeout(None)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    except (OSError, WireError) as error:  # by now the port may be another launch's
+    except (OSError, WireError):
         connection.close()
-        raise Aborted(str(error)) from error
-    return connection
+        raise
+    return stream
 
 
 def _wait_for_exit(process: subprocess.Popen[bytes]) -> None:

@@ -89,9 +89,27 @@ class EarlyStopping:
 
 @dataclass(frozen=True)
 class Launch:
-    """Run a main function on ``world`` tasks at the same time."""
+    """Run a main function on ``world`` tasks at the same time.
+
+    Args:
+        world: how many.
+        max_failures: how many losses of processes, connections or hosts are got over; a user's error is never.
+        max_preemptions: how many losses to somebody who took the host away.
+        min_workers: with how many ranks to go on when nobody takes a lost one's seat; default all.
+    """
 
     world: int
+    max_failures: int = 3
+    max_preemptions: int = 16
+    min_workers: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_failures", "max_preemptions"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise PlanError(f"{name} must be an int of at least 0, not {value!r}")
+        if self.min_workers is not None and not 1 <= (positive(self.min_workers, "min_workers") or 0) <= self.world:
+            raise PlanError(f"min_workers must be between 1 and the {self.world} replicas there are")
 
 
 @dataclass(frozen=True)
@@ -151,6 +169,9 @@ class Position:
     epoch_step: int = 0
     loss_sum: float = 0.0
     loss_rows: int = 0
+    best: float | None = None
+    """Early stopping's best value so far, and for how many epochs nothing was better."""
+    waited: int = 0
 
 
 @dataclass(frozen=True)

@@ -207,3 +207,14 @@ class Sync(Protocol):
     def state(self, replica: Trainable) -> State:
         """The whole state, on every rank; all ranks must call it."""
         ...
+
+    def own(self, replica: Trainable) -> bytes:
+        """What this rank alone has, where replicas differ between two times of settling. Changes nothing."""
+        ...
+
+    def restore(self, replica: Trainable, own: Sequence[bytes], rows: Sequence[int]) -> None:
+        """After ``join``: take back what ``own`` gave, of all ranks of that time; ``rows``: see ``settle``.
+
+        A gang of another size takes what settling would have made of it.
+        """
+        ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+import zlib
 from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any
@@ -22,6 +23,7 @@ from firesteel.core.spec import Batch, Signature, TensorSpec
 __all__ = ["Block", "SpoolReader", "SpoolWriter", "spool_directory"]
 
 _RESIDENT_BYTES = 64 << 20
+_MARK_STRIDE = 61
 
 
 def spool_directory() -> str:
@@ -55,6 +57,7 @@ class SpoolWriter:
             raise _cannot_write(self._directory, error) from error
         self._specs: dict[str, TensorSpec] = {}
         self._blocks: list[Block] = []
+        self._marks: dict[int, int] = {}
         self._rows = 0
 
     def __enter__(self) -> SpoolWriter:
@@ -81,15 +84,25 @@ class SpoolWriter:
         """One entry for each partition that had rows."""
         return tuple(self._blocks)
 
+    @property
+    def marks(self) -> list[list[int]]:
+        """Partitions and a checksum of a sample of their rows: whether they came in the same order as another time."""
+        return [[partition, mark] for partition, mark in self._marks.items()]
+
     def append(self, partition: int, batch: Batch) -> None:
         """Add rows of ``partition``; a partition's rows come in one piece, in order."""
         rows = len(next(iter(batch.values())))
         if rows == 0:
             return
+        known = self._blocks[-1].rows if self._blocks and self._blocks[-1].partition == partition else 0
         for name, file in self._files.items():
             values = np.ascontiguousarray(batch[name])
             self._check(name, values)
             _write_all(file, values, self._directory)
+            # Every so-manieth row of the partition, however it is cut into batches: the whole would cost too much.
+            sample = np.ascontiguousarray(values[-known % _MARK_STRIDE :: _MARK_STRIDE])
+            mark = self._marks.get(partition, 0)
+            self._marks[partition] = zlib.crc32(sample.reshape(-1).view(np.uint8).data, mark) if sample.size else mark
         if self._blocks and self._blocks[-1].partition == partition:
             last = self._blocks.pop()
             self._blocks.append(Block(partition, last.begin, last.rows + rows))

@@ -41,7 +41,7 @@ class CheckpointFolder:
 
     def __init__(self, model_dir: str, keep: int | None = None, name: str = "Model") -> None:
         self._model_dir = local_path(model_dir) or model_dir
-        self._keep = keep
+        self.keep = keep
         self._name = name
         self._folder: str | None = None
         self._written: list[int] = []
@@ -51,10 +51,15 @@ class CheckpointFolder:
         if self._folder is None:
             self._folder = os.path.join(self._model_dir, time.strftime("%Y-%m-%d_%H-%M-%S"))
         path = write(self._folder, checkpoint, self._name)
-        self._written.append(checkpoint.position.step)
-        while self._keep is not None and len(self._written) > self._keep:
+        if checkpoint.position.step not in self._written:  # else a gang that was lost wrote it before
+            self._written.append(checkpoint.position.step)
+        while self.keep is not None and len(self._written) > self.keep:
             self._remove(self._folder, self._written.pop(0))
         return path
+
+    def newest(self) -> Checkpoint | None:
+        """The newest whole one of this fit; damaged ones are passed over."""
+        return find(self._folder) if self._folder is not None else None
 
     def _remove(self, folder: str, step: int) -> None:
         # The model's file first: what is left, should we be killed here, does not look like a checkpoint.

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from firesteel.cluster.coordinator import Coordinator, Deadlines
-from firesteel.cluster.launch import launch
+from firesteel.cluster.failure import Budget
+from firesteel.cluster.launch import Lost, launch
 from firesteel.cluster.preflight import cores_per_task
 from firesteel.cluster.progress import Display
 from firesteel.cluster.travel import pack
-from firesteel.core import registry
+from firesteel.core import moments, registry
 from firesteel.core.errors import PlanError, SchemaError
 from firesteel.core.plan import Fit, Position
 from firesteel.data.reading import Reading
@@ -24,6 +26,7 @@ from firesteel.engine.files import write_bytes
 from firesteel.engine.gather import gather
 from firesteel.engine.history import History, Summaries
 from firesteel.engine.job import FitJob, Stream, TaskCard, seat_and_train
+from firesteel.engine.newest import Newest
 from firesteel.engine.relay import Relay
 from firesteel.engine.summary import EventWriter
 
@@ -70,14 +73,9 @@ def fit(
 
     ``stream`` turns a streamed source into what travels to the replicas (the front end knows its configuration).
     """
-    world = plan.launch.world
     relay = Relay()
-    job = FitJob(plan, config=config)
-    threads = cores_per_task(spark)
-    if isinstance(data, (Frame, Packed)):
-        seated, tensors = _seat(data, world)
-    else:
-        seated, tensors = Seated(_no_rows(spark, world), 0, Decoder(Reading(()))), ()
+    probe = moments.installed()
+    job = FitJob(plan, config=config, probe=probe)
     if isinstance(data, Local):
         relay.add("train", data.batch)
         job = replace(job, is_relayed=True)
@@ -89,23 +87,43 @@ def fit(
         job = replace(job, validation_stream=stream(validation, plan.validation.batch_size))
     elif validation is not None:
         files = _offer_validation(relay, validation)
-    card = TaskCard(pack(job, "the program"), seated.decoder, tensors, threads)
-    desk = _Listener(plan, outputs)
-    arrange = _Arrangement(world, seated.partitions, relay, job, validation is not None).arrange
+    payload = pack(job, "the program")
+    newest = Newest(outputs.checkpoints)
+    wanted = plan.launch
+    budget = Budget(infrastructure=wanted.max_failures, preemption=wanted.max_preemptions)
+    desk = _Listener(plan, outputs, budget)
+    marks: dict[int, tuple[int, int]] = {}
+    world = wanted.world
     try:
         with desk:
-            launch(
-                seated.frame,
-                seat_and_train,
-                card,
-                world=world,
-                arrange=arrange,
-                on_event=desk.take,
-                on_fetch=relay.answer,
-                on_wait=desk.show,
-                packages=registry.framework(plan.program.framework).packages,
-                deadlines=deadlines,
-            )
+            while True:
+                if isinstance(data, (Frame, Packed)):
+                    seated, tensors = _seat(data, world)
+                else:
+                    seated, tensors = Seated(_no_rows(spark, world), 0, Decoder(Reading(()))), ()
+                arrangement = _Arrangement(
+                    world, seated.partitions, relay, job, validation is not None, newest, desk, marks
+                )
+                try:
+                    launch(
+                        seated.frame,
+                        seat_and_train,
+                        TaskCard(payload, seated.decoder, tensors, cores_per_task(spark), probe),
+                        world=world,
+                        arrange=arrangement.arrange,
+                        on_event=desk.take,
+                        on_fetch=lambda what: newest.answer(what) if "state" in what else relay.answer(what),
+                        on_wait=desk.show,
+                        packages=registry.framework(plan.program.framework).packages,
+                        deadlines=deadlines,
+                        budget=budget,
+                        min_workers=None if wanted.min_workers is None else min(wanted.min_workers, world),
+                    )
+                    break
+                except Lost as lost:
+                    # Nobody, or too few, are left of that gang: another one goes on, where it must with fewer ranks.
+                    world = lost.remaining
+                    newest.leave(lost.note, lost.buffers)
     finally:
         if files is not None:
             files.__exit__(None, None, None)
@@ -148,10 +166,13 @@ class _Arrangement:
     relay: Relay
     job: FitJob
     has_validation: bool
+    newest: Newest
+    listener: _Listener
+    marks: dict[int, tuple[int, int]]
 
     def arrange(self, reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """See ``Coordinator.arrange``."""
-        common: dict[str, Any] = {}
+        common: dict[str, Any] = {"restore": self._origin(reports)}
         if self.has_validation and self.job.validation_stream is None:
             rows = self.relay.rows("validation")
             common["validation"] = {"tensors": self.relay.describe("validation"), "rows": rows}
@@ -165,6 +186,32 @@ class _Arrangement:
             return [{**common, "holdings": [[0, 0, rank, self.world]]} for rank in range(self.world)]
         return self._from_spools(reports, common)
 
+    def _origin(self, reports: list[dict[str, Any]]) -> int | str | None:
+        """Whose state all go on from: the rank's with the newest commit, the driver's, or the plan's own start."""
+        kept = [(report["kept"]["step"], -rank) for rank, report in enumerate(reports) if report["kept"]]
+        here = self.newest.find() if self.listener.is_again else None
+        if kept and (here is None or max(kept)[0] >= here["step"]):
+            rank = -max(kept)[1]
+            self.listener.rewind(reports[rank]["kept"])
+            return rank
+        if self.listener.is_again:
+            start = self.job.plan.position
+            self.listener.rewind(here or {"step": start.step, "epoch": start.epoch})
+        return None if here is None else "driver"
+
+    def _check_marks(self, reports: list[dict[str, Any]]) -> None:
+        """Rows that are read again must be the same ones in the same order, or a position in them means nothing."""
+        counts = {partition: rows for report in reports for partition, _, rows in report["blocks"]}
+        found = {partition: (counts[partition], mark) for report in reports for partition, mark in report["marks"]}
+        changed = [p for p, mark in found.items() if self.marks.get(p, mark) != mark]
+        self.marks |= found
+        if changed:
+            self.listener.warn(
+                f"partition {changed[0]} of the training data had other rows, or another order, when it was read again "
+                f"after a loss: in this epoch some of its rows count twice and others not at all. "
+                f"Training on a cached or stored DataFrame avoids that"
+            )
+
     def _from_spools(self, reports: list[dict[str, Any]], common: dict[str, Any]) -> list[dict[str, Any]]:
         tensors = [report["tensors"] for report in reports if report["tensors"] is not None]
         if not tensors:
@@ -177,6 +224,7 @@ class _Arrangement:
                         f"and {tuple(other_shape)} in another",
                         column=name,
                     )
+        self._check_marks(reports)
         counts = [0] * self.partitions
         holders: dict[int, list[int]] = {}
         for rank, report in enumerate(reports):
@@ -208,8 +256,10 @@ def _warn_of_skew(rows: list[float]) -> None:
 class _Listener:
     """Takes the ranks' events: history, scalars, files, checkpoints, the screen. A context manager."""
 
-    def __init__(self, plan: Fit, outputs: Outputs) -> None:
+    def __init__(self, plan: Fit, outputs: Outputs, budget: Budget) -> None:
         self._plan = plan
+        self._budget = budget
+        self._written: dict[str, int] = {}
         self._outputs = outputs
         self._history = History()
         self._state: dict[str, bytes] | None = None
@@ -240,9 +290,27 @@ class _Listener:
         """One event of one rank."""
         getattr(self, f"_on_{event['name']}")(rank, event, buffers)
 
+    @property
+    def is_again(self) -> bool:
+        """Whether a gang was lost before the present one."""
+        return bool(self._budget.incidents)
+
+    def rewind(self, to: dict[str, Any]) -> None:
+        """A gang goes on from this step: forget what came after it."""
+        incident = self._budget.incidents[-1]
+        incident.step = to["step"]
+        self._outputs.summaries.rewind(to["step"])
+        while self._history and self._history[-1]["epoch"] > to["epoch"]:
+            self._history.pop()
+        who = " and ".join(f"{rank}" for rank in sorted(incident.ranks))
+        at = "" if incident.failure.step is None else f" in step {incident.failure.step}"
+        text = incident.failure.message.partition("\n")[0]
+        self._display.say(f"replica {who} was lost{at}: {text}. Going on from step {to['step']}")
+
     def outcome(self) -> Outcome:
         """Once the launch is over."""
         self._warn()
+        self._history.recoveries = [incident.to_json() for incident in self._budget.incidents]
         self._display.end(self._position.step - self._plan.position.step, self._seconds)
         return Outcome(self._history, self._state, self._position, self._seconds)
 
@@ -255,11 +323,17 @@ class _Listener:
     def _on_line(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
         self._display.line(rank, event["text"])
 
+    def warn(self, text: str) -> None:
+        """Warn the user, the first time that there is something to warn of."""
+        self._warning = self._warning or text
+
     def _on_warning(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
-        self._warning = self._warning or event["text"]  # of the first rank that has one
+        self.warn(event["text"])
 
     def _on_progress(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
         self._display.progress(event)
+        if self._budget.incidents and self._budget.incidents[-1].resumed is None:
+            self._budget.incidents[-1].resumed = time.time()
 
     def _on_steps(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
         columns = (event[name] for name in ("losses", "rates", "rows", "seconds", "times"))
@@ -295,5 +369,7 @@ class _Listener:
     def _write(self, name: str, rows: list[tuple[int, float, dict[str, float]]]) -> None:
         if name in self._writers:
             for row in rows:
-                self._writers[name].add(*row)
+                if row[0] > self._written.get(name, -1):  # else it is done again, after a loss
+                    self._writers[name].add(*row)
+                    self._written[name] = row[0]
             self._writers[name].flush()

@@ -20,7 +20,16 @@ _TRAIN_TAGS = ("LearningRate", "Loss", "Throughput")
 
 
 class History(list[Record]):
-    """A list with one dict per epoch."""
+    """A list with one dict per epoch.
+
+    Attributes:
+        recoveries: one dict for each loss that the training got over: ``kind``, ``ranks``, ``message``,
+            ``lost_at_step``, ``resumed_from_step``, and the times ``noticed`` and ``resumed``.
+    """
+
+    def __init__(self, records: Iterable[Record] = (), recoveries: Iterable[Record] = ()) -> None:
+        super().__init__(records)
+        self.recoveries: list[Record] = list(recoveries)
 
     @property
     def epochs(self) -> list[Record]:
@@ -54,6 +63,13 @@ class Summaries:
     def add_validation(self, rows: Iterable[tuple[int, float, dict[str, float]]]) -> None:
         """Rows of (step, wall time, values by tag)."""
         _add(self._validation, rows)
+
+    def rewind(self, step: int) -> None:
+        """Forget what came after this step: it is done again."""
+        for scalars in (self._train, self._validation):
+            for entries in scalars.values():
+                while entries and entries[-1][0] > step:
+                    entries.pop()
 
     def train(self, tag: str | None) -> Any:
         """Entries of a tag; all of them for ``None``; ``None`` before the first step."""

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from firesteel.cluster.devices import task_gpus
 from firesteel.cluster.roles import Role
 from firesteel.cluster.seat import Seat
+from firesteel.core.moments import Probe, install, passing
 from firesteel.core.plan import Fit
 from firesteel.data.spool import SpoolWriter
+from firesteel.engine.commits import CommitFiles
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +42,7 @@ class FitJob:
     is_relayed: bool = False
     validation_stream: Stream | None = None
     config: dict[str, Any] | None = None
+    probe: Probe | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class TaskCard:
     decoder: Decoder
     tensors: tuple[str, ...]
     threads: int
+    probe: Probe | None = None
 
 
 def seat_and_train(seat: Seat, batches: Iterator[pa.RecordBatch], card: TaskCard) -> None:
@@ -58,15 +62,23 @@ def seat_and_train(seat: Seat, batches: Iterator[pa.RecordBatch], card: TaskCard
 
     gpus = task_gpus(TaskContext.get())
     role = Role(seat.rank, seat.world, card.threads, "cuda" if gpus else "auto", gpus or None)
-    with SpoolWriter(card.tensors) as spool:
-        seat.start_child("firesteel.engine.worker:main", card.payload, spool.descriptors, role)
+    install(card.probe)
+    passing("seated", rank=seat.rank, generation=seat.generation)
+    with SpoolWriter(card.tensors) as spool, CommitFiles() as commits:
+        seat.give = lambda: commits.read(seat.kept)
+        descriptors = spool.descriptors | commits.descriptors
+        seat.prepare("firesteel.engine.worker:main", card.payload, descriptors, role)
         for rows in batches:
             seat.check()
+            passing("spool", rank=seat.rank, generation=seat.generation)
             for partition, batch in card.decoder.batches(rows) if card.tensors else ():
                 spool.append(partition, batch)
         signature = spool.signature
         report = {
             "blocks": [[block.partition, block.begin, block.rows] for block in spool.blocks],
+            "marks": spool.marks,
             "tensors": None if signature is None else [[t.name, t.dtype, list(t.shape)] for t in signature],
         }
-        seat.work(seat.ready(report))
+        passing("ready", rank=seat.rank, generation=seat.generation)
+        while not seat.work(seat.ready(report)):
+            pass  # the gang has re-formed: the rows are still here, and the newest commit

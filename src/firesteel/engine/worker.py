@@ -20,11 +20,13 @@ from firesteel.cluster.child import Desk
 from firesteel.core import registry
 from firesteel.core.errors import PlanError
 from firesteel.core.metrics import as_metrics
+from firesteel.core.moments import install, passing
 from firesteel.core.plan import Position
 from firesteel.core.ports import Framework, Group, State
 from firesteel.core.spec import rows_of
 from firesteel.core.triggers import Progress
 from firesteel.engine.callbacks import Callbacks, Runner
+from firesteel.engine.commits import Commits, join, split
 from firesteel.engine.feeds import Step, open_training, open_validation
 from firesteel.engine.fold import Fold
 from firesteel.engine.job import FitJob
@@ -40,6 +42,8 @@ _PROGRESS_SECONDS = 0.2
 def main(desk: Desk) -> None:
     """Wake up while the task still spools, join the others, train, hand over the result."""
     job: FitJob = desk.program()
+    install(job.probe)
+    passing("wake", rank=desk.rank, generation=desk.generation)
     framework = registry.framework(job.plan.program.framework)
     replica: Any = framework.replica(job.plan.program, desk.device, desk.threads)
     runner = Runner(rank=desk.rank, num_workers=desk.world, config=dict(job.config or {}))
@@ -49,6 +53,7 @@ def main(desk: Desk) -> None:
     replica.seed(job.plan.seed)
     replica.start(job.plan.program.state)
     assignment = desk.assignment()
+    passing("join", rank=desk.rank, generation=desk.generation)
     group = join_group(desk)
     Training(desk, job, assignment, framework, replica, group, callbacks).run()
     group.close()
@@ -62,7 +67,7 @@ def join_group(desk: Desk) -> Group:
         return SoloGroup()
     from firesteel.sync.gloo import GlooGroup
 
-    return GlooGroup(desk.rank, desk.world, desk.board, _interface(desk.host))
+    return GlooGroup(desk.rank, desk.world, desk.board, _interface(desk.host), desk.generation)
 
 
 def _interface(address: str) -> str | None:
@@ -94,16 +99,22 @@ class Training:
         self.validation = open_validation(job, desk, assignment, framework, group)
         self.steps: Iterator[Step] | None = None  # of the pass that is under way; a pass may span several epochs
         self.ledger = Ledger()
-        self.patience = Patience(job.plan.early_stopping)
+        self.patience = Patience(job.plan.early_stopping, self.at)
         self.rows_since_settled = 0
         self.last_loss = 0.0
         self.last_score: float | None = None
         self.validated: dict[str, Any] = {}  # the epoch's last validation
         self.is_stopped = False
         self.has_warned = False
-        self.seconds = {"data": 0.0, "compute": 0.0, "agree": 0.0}
+        self.seconds = {"data": 0.0, "compute": 0.0, "agree": 0.0, "commit": 0.0}
         self.told = 0.0
         self.runner = callbacks.runner
+        self.commits: Commits | None = None
+        self.owned: tuple[list[bytes], list[int]] = ([], [])  # what each rank alone had, and its rows, at that commit
+        self._restore(assignment.get("restore"), assignment.get("kept"))
+        if job.plan.launch.max_failures or job.plan.launch.max_preemptions:
+            self.commits = Commits(desk, assignment.get("kept"), self.at.step)
+        self.committed = (time.perf_counter(), self.at.step)
         self._show_runner(framework)
 
     # --- the loop ---
@@ -111,19 +122,24 @@ class Training:
     def run(self) -> None:
         """All epochs, then the result."""
         self.sync.join(self.replica, self.group)
+        self._restore_own()
         self.callbacks.call("before_run")
         while not self._is_over():
             self.epoch()
+            self._commit_if_due()
         self.patience.restore(self.replica)
         self.callbacks.call("after_run")
+        self._pass("result")
         self._hand_over("result")
 
     def epoch(self) -> None:
         """One epoch, or what is left of one; cut short where the run ends."""
+        self._pass("epoch")
         self.runner.epochs = self.at.epoch
         self.callbacks.call("before_train_epoch")
         self.epoch_began, self.epoch_first, self.epoch_rows = time.perf_counter(), self.at.step, 0
-        self.validated = {}
+        if self.at.epoch_step == 0:
+            self.validated = {}
         is_whole = False
         while not is_whole and not self._is_over():
             step = self._next_step()
@@ -132,11 +148,13 @@ class Training:
             if not is_whole and not self._is_over():
                 self._validate_if_due(is_epoch_end=False)
                 self._keep_if_due(is_epoch_end=False)
+                self._commit_if_due()
         self._end_epoch(is_whole)
 
     def step(self, step: Step) -> None:
         """One update, by all replicas together."""
-        self.desk.step = self.at.step + 1
+        self.desk.beat(self.at.step + 1)
+        self._pass("step")
         self.callbacks.call("before_train_iter")
         self.replica.seed(self.plan.seed, self.at.step, self.desk.rank)
         rate = self.replica.learning_rate
@@ -144,6 +162,8 @@ class Training:
         step = self._weighed(step)
         loss = self.replica.backward(step.batch, step.share)
         middle = time.perf_counter()
+        self.desk.beat(is_waiting=True)
+        self._pass("agree")
         self.sync.commit(self.replica)
         end = time.perf_counter()
         self.replica.schedule("batch")
@@ -152,6 +172,7 @@ class Training:
         self._count(step, loss, rate, end - begin)
         self.callbacks.after_update()
         self.is_stopped = self._agreed(self.runner.stop)
+        self._pass("update")
 
     def _is_over(self) -> bool:
         if self.is_stopped:
@@ -222,9 +243,10 @@ class Training:
         self.runner.epochs = self.at.epoch
         if self.desk.rank == 0:
             self.desk.tell({"name": "epoch", "record": record})
+        is_patient = not self.patience.is_over(record, self.replica)
+        self.at = replace(self.at, best=self.patience.best, waited=self.patience.waited)
         if is_whole:
             self._keep_if_due(is_epoch_end=True)
-        is_patient = not self.patience.is_over(record, self.replica)
         self.is_stopped = self.is_stopped or self._agreed(self.runner.stop) or not is_patient
 
     # --- what replicas agree on ---
@@ -288,6 +310,8 @@ class Training:
         self.callbacks.call("before_val_epoch")
         fold = Fold.fresh(as_metrics(self.plan.metrics))
         for step in self.validation.run(0, 0):
+            self.desk.beat()
+            self._pass("validate")
             self.callbacks.call("before_val_iter")
             fold.feed(self.replica, step.batch)
             self.callbacks.call("after_val_iter")
@@ -307,6 +331,7 @@ class Training:
         trigger = self.plan.checkpoint_trigger
         if trigger is not None and trigger.fires(self._progress(is_epoch_end=is_epoch_end)):
             self._agree_losses()
+            self._pass("checkpoint")
             self._hand_over("checkpoint")
 
     def _hand_over(self, name: str) -> None:
@@ -315,6 +340,85 @@ class Training:
         if self.desk.rank == 0:
             event = {"name": name, "parts": list(state), "position": asdict(self.at), "seconds": self.seconds}
             self.desk.tell(event, list(state.values()))
+
+    # --- what is there after a loss ---
+
+    def _commit_if_due(self) -> None:
+        """Keep the whole state beside this process. Changes nothing: a run is the same with and without."""
+        if self.commits is None or self.at.step < self.commits.due or self._is_over():
+            return
+        began, first = self.committed
+        begin = time.perf_counter()
+        self._agree_losses()
+        state = self.sync.state(self.replica)
+        own = self.group.gather_bytes(self.sync.own(self.replica))
+        rows = np.zeros(self.group.size, dtype=np.int64)
+        rows[self.group.rank] = self.rows_since_settled
+        self.group.all_reduce(rows)
+        best, kinds = self.patience.pack()
+        note = {
+            "position": asdict(self.at),
+            "best": kinds,
+            "last_loss": self.last_loss,
+            "last_score": self.last_score,
+            "validated": self.validated,
+            "rows": rows.tolist(),
+        }
+        parts = {f"state {name}": data for name, data in state.items()}
+        parts |= {f"own {rank}": data for rank, data in enumerate(own)} | best
+        try:
+            self.commits.write(self.at.step, self.at.epoch, join(note, dict(parts)))
+            self._pass("commit")
+            self.commits.leave_note()
+        except OSError as error:
+            # Not the end of the training: a loss would only cost more steps than it has to.
+            text = f"replica {self.desk.rank} could not keep a commit point: {error.strerror}"
+            self.desk.tell({"name": "warning", "text": text})
+        end = time.perf_counter()
+        cost = np.array([end - begin, (begin - began) / max(1, self.at.step - first)])
+        self.group.all_reduce(cost)
+        self.commits.plan(self.at.step, cost[0], cost[1])
+        self.committed = (time.perf_counter(), self.at.step)
+        self.seconds["commit"] += self.committed[0] - begin
+
+    def _restore(self, origin: int | str | None, kept: dict[str, Any] | None) -> None:
+        """Take over the newest state there is: a rank's, or the driver's. All replicas get it from one."""
+        if origin is None:
+            return
+        self._pass("restore")
+        root = 0 if origin == "driver" else int(origin)
+        data = b""
+        if self.group.rank == root:
+            data = self._from_driver() if origin == "driver" else Commits(self.desk, kept, 0).read()
+        size = np.array([len(data)], dtype=np.int64)
+        self.group.broadcast(size, root)
+        whole = np.frombuffer(bytearray(data or int(size[0])), dtype=np.uint8)
+        self.group.broadcast(whole, root)
+        note, parts = split(whole.data)
+        self.replica.load({name[6:]: part for name, part in parts.items() if name.startswith("state ")})
+        self.at = Position(**note["position"])
+        self.last_loss, self.last_score = note.get("last_loss", 0.0), note.get("last_score")
+        self.validated = note.get("validated", {})
+        self.patience = Patience(self.plan.early_stopping, self.at)
+        if note.get("best"):
+            self.patience.unpack(parts, note["best"])
+        rows = note.get("rows", [])
+        self.owned = [parts[f"own {rank}"] for rank in range(len(rows))], rows
+        if len(rows) == self.group.size:
+            self.rows_since_settled = rows[self.group.rank]
+
+    def _from_driver(self) -> bytes:
+        about, _ = self.desk.fetch({"state": "size"})
+        pieces = [self.desk.fetch({"state": place})[1][0] for place in range(0, about["bytes"], about["piece"])]
+        return b"".join(pieces)
+
+    def _restore_own(self) -> None:
+        own, rows = self.owned
+        self.sync.restore(self.replica, own, rows)
+        self.owned = [], []
+
+    def _pass(self, name: str) -> None:
+        passing(name, rank=self.desk.rank, generation=self.desk.generation, epoch=self.at.epoch, step=self.at.step)
 
     def _tell_progress(self, loss: float | None) -> None:
         self.told = time.perf_counter()

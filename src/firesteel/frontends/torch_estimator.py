@@ -40,6 +40,7 @@ _KINDS = (
 )
 _DEFAULT_ROWS = 32
 _SCORING_ROWS = 256
+_MAX_PREEMPTIONS = 16
 
 
 class TorchEstimator(Estimator):
@@ -124,6 +125,8 @@ class TorchEstimator(Estimator):
         early_stopping: EarlyStopping | None = None,
         data_config: dict[str, Any] | None = None,
         auto_shard: bool = True,
+        max_failures: int = 3,
+        min_workers: int | None = None,
         verbose: int = 1,
         feed_dict: None = None,
     ) -> History:
@@ -154,6 +157,9 @@ class TorchEstimator(Estimator):
             early_stopping: stop when a figure no longer improves.
             data_config: laid over ``config`` for a data creator.
             auto_shard: whether creators yield all rows, to be divided by us, or each replica's own.
+            max_failures: how many losses of processes, connections or hosts to get over; the training goes on from
+                its last commit point, and every row still counts once per epoch. 0 = none, and no commit points.
+            min_workers: with how many replicas to go on when a lost one is not replaced in time; default all.
             verbose: 0 = no progress.
             feed_dict: for graphs; not here.
 
@@ -196,7 +202,12 @@ class TorchEstimator(Estimator):
         self._seed = self._seed if seed is None else int(seed)
         plan = Fit(
             program=self._program(class_weight=_class_weights(class_weight)),
-            launch=Launch(self._world(spark)),
+            launch=Launch(
+                self._world(spark),
+                max_failures=max_failures,
+                max_preemptions=_MAX_PREEMPTIONS if max_failures else 0,
+                min_workers=min_workers,
+            ),
             batch_size=size,
             epochs=epochs if resume else position.epoch + epochs,
             sync=self._sync,
@@ -485,7 +496,8 @@ class TorchEstimator(Estimator):
             if found is not None:
                 self._go_on(found)
                 return self._position
-        return replace(self._position, epoch=initial_epoch) if initial_epoch else self._position
+        fresh = replace(self._position, best=None, waited=0)
+        return replace(fresh, epoch=initial_epoch) if initial_epoch else fresh
 
     def _source(self, data: Any, columns: Columns, *, counts_inputs: bool) -> Source:
         return as_dataset(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from firesteel.core.ports import Group, State, Trainable
@@ -41,6 +43,22 @@ class AllReduce:
         """Every replica has everything."""
         return replica.state()
 
+    def own(self, replica: Trainable) -> bytes:
+        """The state outside the gradient."""
+        return b"" if self._group.size == 1 else _packed(replica)
+
+    def restore(self, replica: Trainable, own: Sequence[bytes], rows: Sequence[int]) -> None:
+        """Take back this rank's state outside the gradient, or the average of all."""
+        if not any(own):
+            return
+        if len(own) == self._group.size:
+            mine = np.frombuffer(own[self._group.rank])
+        else:
+            weights = np.asarray(rows, dtype=np.float64) if sum(rows) else np.ones(len(own))
+            mine = np.average([np.frombuffer(part) for part in own], axis=0, weights=weights)
+        edges = np.cumsum([len(buffer) for buffer in replica.buffers()])
+        replica.load_buffers([part.copy() for part in np.split(mine, edges[:-1])])
+
     def _sum(self, replica: Trainable) -> None:
         for gradient in replica.gradients():
             self._group.all_reduce(gradient)
@@ -48,3 +66,8 @@ class AllReduce:
     def _again(self, replica: Trainable) -> None:
         replica.again()
         self._sum(replica)
+
+
+def _packed(replica: Trainable) -> bytes:
+    buffers = replica.buffers()
+    return np.concatenate(buffers).astype(np.float64).tobytes() if buffers else b""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from firesteel.cluster.coordinator import Coordinator, Deadlines, setting
-from firesteel.cluster.failure import Failure
+from firesteel.cluster.failure import Budget, Failure
 from firesteel.cluster.wire import Link, answer_challenge
 from firesteel.core.errors import EnvironmentMismatch, PlanError
 
@@ -350,6 +350,171 @@ def test_tasks_may_see_another_address_than_the_one_it_is_bound_to() -> None:
         socket.create_connection(("127.0.0.1", port), 5).close()
         with pytest.raises(OSError):  # noqa: PT011 - not on this machine's other addresses
             socket.create_connection(("127.0.0.2", port), 1)
+
+
+# --- losses that are got over ---
+
+
+def ready(rank: Rank, generation: int, step: int | None = None) -> None:
+    kept = None if step is None else {"step": step, "epoch": 0, "slot": 0, "bytes": 3}
+    rank.link.send({"kind": "ready", "generation": generation, "report": {"of": rank.rank, "kept": kept}})
+
+
+def begun(ranks: list[Rank], generation: int) -> bool:
+    messages = [rank.hear() for rank in ranks]
+    return all((m["kind"], m["generation"]) == ("begin", generation) for m in messages)
+
+
+def test_a_gang_re_forms_around_a_newcomer(make: Make) -> None:
+    events: list[Any] = []
+    coordinator = make(2, budget=Budget(infrastructure=1), on_event=lambda *event: events.append(event[1]))
+    first, lost = Rank(coordinator, 0), Rank(coordinator, 1)
+    for rank in (first, lost):
+        ready(rank, 0)
+    assert begun([first, lost], 0)
+    lost.link.close()
+    assert first.hear() == {"kind": "reform", "generation": 1}
+    first.send("event", event="of a child that is being stopped")
+    newcomer = Rank(coordinator, 1, attempt=1)
+    assert newcomer.answer == {"kind": "seated", "generation": 1}
+    ready(newcomer, 1)
+    ready(first, 1, step=8)
+    assert begun([first, newcomer], 1)
+    for rank in (first, newcomer):
+        rank.link.send({"kind": "event", "generation": 1, "event": rank.rank})
+        rank.link.send({"kind": "done", "generation": 1})
+    wait_for_end(coordinator)
+    assert coordinator.failure is None
+    assert sorted(events) == [0, 1]
+
+
+def test_a_key_of_an_older_form_is_not_on_the_board(make: Make) -> None:
+    coordinator = make(2, budget=Budget(infrastructure=1))
+    first, lost = Rank(coordinator, 0), Rank(coordinator, 1)
+    first.board("set", "address", b"old")
+    first.hear()
+    lost.link.close()
+    assert first.hear()["kind"] == "reform"
+    first.send("board", verb="check", key="address", amount=0, id=1, generation=1)
+    assert first.link.receive()[0]["answer"] == {"present": False}
+
+
+def test_ranks_lost_together_are_one_incident_and_one_lost_twice_is_two(make: Make) -> None:
+    budget = Budget(infrastructure=2)
+    coordinator = make(3, budget=budget)
+    first, second, third = (Rank(coordinator, rank) for rank in range(3))
+    second.link.close()
+    third.link.close()
+    assert {first.hear()["generation"], first.hear()["generation"]} == {1, 2}
+    assert [incident.ranks for incident in budget.incidents] == [{1, 2}]
+    Rank(coordinator, 1, attempt=1).link.close()
+    assert first.hear()["kind"] == "reform"
+    assert [incident.ranks for incident in budget.incidents] == [{1, 2}, {1}]
+    Rank(coordinator, 1, attempt=2).link.close()
+    wait_for_end(coordinator)
+    assert "2 losses were got over" in coordinator.failure.message
+
+
+def test_a_task_that_ends_after_its_child_did_is_no_second_loss(make: Make) -> None:
+    budget = Budget(infrastructure=1)
+    coordinator = make(2, budget=budget)
+    first, lost = Rank(coordinator, 0), Rank(coordinator, 1)
+    lost.fail("infrastructure", "its process was killed")
+    assert [rank.hear()["kind"] for rank in (first, lost)] == ["reform", "reform"]
+    lost.link.close()
+    newcomer = Rank(coordinator, 1, attempt=1)
+    assert "seated" in (newcomer.answer["kind"], newcomer.answer["kind"] == "taken" and newcomer.hear()["kind"])
+    assert coordinator.failure is None
+
+
+def test_kinds_have_their_own_budgets(make: Make) -> None:
+    coordinator = make(2, budget=Budget(infrastructure=0, preemption=1))
+    first, lost = Rank(coordinator, 0), Rank(coordinator, 1)
+    lost.fail("preemption", "SIGTERM")
+    assert first.hear()["kind"] == "reform"
+    lost.send("failed", failure=Failure("infrastructure", 1, "here", "boom").to_json(), generation=1)
+    wait_for_end(coordinator)
+    assert coordinator.failure.message.startswith("boom")
+
+
+def test_a_duplicate_that_waited_takes_the_seat_of_one_that_dies(make: Make) -> None:
+    coordinator = make(1, budget=Budget(infrastructure=1))
+    first = Rank(coordinator, 0)
+    gone, duplicate = Rank(coordinator, 0, attempt=1), Rank(coordinator, 0, attempt=2)
+    assert gone.answer == duplicate.answer == {"kind": "taken"}
+    gone.link.close()  # one that has left meanwhile must not get it
+    first.link.close()
+    assert duplicate.hear()["kind"] == "seated"
+
+
+def test_nobody_comes(make: Make) -> None:
+    deadlines = Deadlines(reform_timeout_seconds=0.3)
+    coordinator = make(2, budget=Budget(infrastructure=1), deadlines=deadlines)
+    _, lost = Rank(coordinator, 0), Rank(coordinator, 1)
+    lost.link.close()
+    wait_for_end(coordinator)
+    assert "1 of 2 replicas are left" in coordinator.failure.message
+    assert "spark.firesteel.reformTimeoutSeconds" in coordinator.failure.message
+    assert (coordinator.failure.kind, coordinator.failure.rank) == ("infrastructure", 1)
+
+
+def test_those_who_are_left_hand_over_the_newest_that_they_keep(make: Make) -> None:
+    deadlines = Deadlines(reform_timeout_seconds=0.3)
+    coordinator = make(3, budget=Budget(infrastructure=1), deadlines=deadlines, min_workers=2)
+    older, newer, lost = (Rank(coordinator, rank) for rank in range(3))
+    lost.link.close()
+    for rank, step in ((older, 4), (newer, 5)):
+        assert rank.hear()["kind"] == "reform"
+        ready(rank, 1, step)
+    wait_for_end(coordinator)
+    assert coordinator.is_short_handed
+    assert coordinator.failure is None
+
+    def give() -> None:
+        assert newer.hear() == {"kind": "give"}
+        newer.send("given", [b"all"], note={"step": 5})
+
+    giver = threading.Thread(target=give)
+    giver.start()
+    assert coordinator.collect() == ({"step": 5}, [bytearray(b"all")])
+    giver.join()
+
+
+def test_rows_that_could_not_be_computed_are_sparks_affair(make: Make) -> None:
+    coordinator = make(2, budget=Budget(infrastructure=1))
+    first, starved = Rank(coordinator, 0), Rank(coordinator, 1)
+    starved.fail("upstream", "cut")
+    starved.link.close()
+    assert not coordinator.wait(0.3)
+    assert coordinator.is_starved
+    again = Rank(coordinator, 1, attempt=1)
+    assert again.answer == {"kind": "seated", "generation": 0}
+    assert not coordinator.is_starved
+    first.socket.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        first.hear()
+
+
+def test_the_one_that_hangs_is_named_not_those_who_wait_for_it(make: Make) -> None:
+    coordinator = make(2, deadlines=Deadlines(stall_timeout_seconds=0.5))
+    ranks = [Rank(coordinator, 0), Rank(coordinator, 1)]
+    for rank in ranks:
+        ready(rank, 0)
+    assert begun(ranks, 0)
+    ranks[0].send("beat", beat=[5, 3, 1])  # in step 3, waiting
+    ranks[1].send("beat", beat=[4, 3, 0])
+    wait_for_end(coordinator)
+    assert (coordinator.failure.rank, coordinator.failure.step) == (1, 3)
+    assert "spark.firesteel.stallTimeoutSeconds" in coordinator.failure.message
+
+
+def test_the_last_step_of_a_rank_that_dies_is_known(make: Make) -> None:
+    coordinator = make(1)
+    rank = Rank(coordinator, 0)
+    rank.send("beat", beat=[9, 37, 0])
+    rank.link.close()
+    wait_for_end(coordinator)
+    assert coordinator.failure.step == 37
 
 
 # --- deadlines ---

@@ -15,6 +15,7 @@ from firesteel.core.plan import Fit, Launch, Position, Validation
 from firesteel.engine import worker
 from firesteel.engine.commits import CommitFiles
 from firesteel.engine.job import FitJob, Stream
+from firesteel.engine.newest import Newest
 from firesteel.engine.relay import Relay
 
 
@@ -26,6 +27,7 @@ class FakeDesk:
         self.files = CommitFiles()
         self.descriptors: dict[str, int] = self.files.descriptors
         self.step: int | None = None
+        self.left = b""
         self.kept: list[dict[str, Any]] = []
         self.commits: list[bytes] = []
         self.told: list[tuple[dict[str, Any], list[bytes]]] = []
@@ -47,7 +49,12 @@ class FakeDesk:
         self.commits += self.files.read(note)
 
     def fetch(self, what: dict[str, Any]) -> Any:
-        return self._relay.answer(what)
+        if "state" not in what:
+            return self._relay.answer(what)
+        newest = Newest(None)
+        newest.leave({"step": 0}, [self.left])
+        newest.find()
+        return newest.answer(what)
 
 
 class Run:
@@ -94,16 +101,20 @@ def train(
     stream: Any = None,
     scheduler: Any = None,
     rate: float = 0.05,
+    left: bytes | None = None,
     **options: Any,
 ) -> Run:
-    """Train a linear layer on ``rows`` rows of one seed; a row's first feature is its number."""
+    """Train a linear layer on ``rows`` rows of one seed; a row's first feature is its number.
+
+    ``left``: a commit to go on from, as if the driver had it.
+    """
     framework: Any = registry.framework("torch")
     model = make_model()
     parts = {"scheduler_creator": scheduler[0], "scheduler_step_freq": scheduler[1]} if scheduler else {}
     program = framework.capture(model, optimizer=torch.optim.Adam(model.parameters(), rate), loss=nn.MSELoss(), **parts)
     plan = Fit(
         type(program)("torch", program.content, state),
-        Launch(1),
+        options.pop("launch", Launch(1)),
         **{"batch_size": 8, "epochs": 3, "seed": 5, "validation": validation, **options},
     )
     x = np.stack([np.arange(rows), np.cos(np.arange(rows))], 1).astype(np.float32)
@@ -117,8 +128,11 @@ def train(
         "holdings": [[0, 0, 0, 1]],
         "validation": {"tensors": relay.describe("validation"), "rows": relay.rows("validation")},
     }
+    if left is not None:
+        assignment["restore"] = "driver"
     given = None if stream is None else Stream(stream, True, {}, 8)
     desk = FakeDesk(FitJob(plan, stream=given, is_relayed=stream is None), relay, assignment)
+    desk.left = left or b""
     with desk.files:
         worker.main(desk)  # type: ignore[arg-type]
     return Run(desk)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -107,3 +110,46 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     if "spark" in request.fixturenames:
         context = request.getfixturevalue("spark").sparkContext
         assert context.range(10).count() == 10
+
+
+class Cluster:
+    """A driver on ``local-cluster[2,1,1024]`` in a process of its own; see ``cluster_driver``."""
+
+    def __init__(self, folder: Path, **conf: str) -> None:
+        program = Path(__file__).with_name("cluster_driver.py")
+        self._process = subprocess.Popen(
+            [sys.executable, str(program), json.dumps(conf)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "TMPDIR": str(folder)},  # so that what is left there is its own
+        )
+
+    def train(self, *faults: dict[str, Any], conf: Any = None, estimator: Any = None, **options: Any) -> dict[str, Any]:
+        asked = {"faults": faults, "fit": options, "conf": conf or {}, "estimator": estimator or {}}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, f"the driver ended with status {self._process.wait()}"
+        return dict(json.loads(line))
+
+    def close(self) -> None:
+        self._process.stdin.close()  # type: ignore[union-attr]
+        self._process.wait(60)
+        self._process.stdout.close()  # type: ignore[union-attr]
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    found = Cluster(tmp_path_factory.mktemp("cluster"))
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(cluster: Cluster) -> dict[str, Any]:
+    """The same training when nothing happens."""
+    return cluster.train()

@@ -51,7 +51,6 @@ class Deadlines:
     reform_timeout_seconds: float = 60.0
     stall_timeout_seconds: float = 900.0
     collateral_grace_seconds: float = 3.0
-    job_error_timeout_seconds: float = 60.0
     leave_timeout_seconds: float = 10.0
 
     @classmethod
@@ -151,7 +150,8 @@ class Coordinator:
         self._min_workers = min_workers or world
         self._judge = judge
         self._has_begun = False
-        self._reformed = 0.0
+        self._vacant_since = 0.0
+        self._upstream: set[int] = set()
         self._looked = time.monotonic()
         self._given: list[tuple[dict[str, Any] | None, list[bytearray]]] = []
         self._seats: dict[int, _Seat] = {}
@@ -203,6 +203,17 @@ class Coordinator:
         """Ranks that have taken their seat, done or not."""
         with self._change:
             return len(self._done | set(self._seats))
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether a seat is empty because its rows could not be computed."""
+        with self._change:
+            return bool(self._upstream)
+
+    def be_patient(self) -> None:
+        """Whoever is missing may still come: Spark computes something for it."""
+        with self._change:
+            self._vacant_since = time.monotonic()
 
     @property
     def is_reforming(self) -> bool:
@@ -289,10 +300,10 @@ class Coordinator:
         self._done.clear()
         self._has_begun = False
         self._collateral = None
-        self._reformed = time.monotonic()
+        self._vacant_since = time.monotonic()
         for seat in self._seats.values():
             seat.report = None
-            seat.moved = self._reformed
+            seat.moved = self._vacant_since
         self._change.notify_all()
         return list(self._seats.values())
 
@@ -323,7 +334,7 @@ class Coordinator:
         for seat in list(self._seats.values()):
             if now - seat.link.heard > limit and not seat.is_being_served:
                 text = f"it was not heard of for {limit:g} s ({setting('heartbeat_timeout_seconds')})"
-                del self._seats[seat.rank]  # its own thread has nothing to add
+                self._vacate(seat)  # its own thread has nothing to add
                 seat.link.close()  # it may come back with a new connection
                 return Failure("infrastructure", seat.rank, seat.host, text, step=seat.beat.step or None)
         return None
@@ -341,14 +352,17 @@ class Coordinator:
         """Empty seats after a loss: nobody came in time."""
         limit = self.deadlines.reform_timeout_seconds
         missing = self.world - len(self._seats)
-        if self.generation == 0 or not self.is_complete or not missing or now - self._reformed < limit:
+        if not self.is_complete or not missing or self._done or now - self._vacant_since < limit:
             return None
         if len(self._seats) >= self._min_workers:
             # Those who are left must have said what they keep.
             self.is_short_handed = all(seat.report is not None for seat in self._seats.values())
             self._change.notify_all()
             return None
-        last = self._budget.incidents[-1].failure
+        nobody = Failure(
+            "infrastructure", next(r for r in range(self.world) if r not in self._seats), "?", "it is gone"
+        )
+        last = self._budget.incidents[-1].failure if self._budget.incidents else nobody
         text = (
             f"{last.message}\nNobody took its seat within {limit:g} s ({setting('reform_timeout_seconds')}): "
             f"{len(self._seats)} of {self.world} replicas are left, and min_workers is {self._min_workers}"
@@ -439,8 +453,7 @@ class Coordinator:
                 self._change.wait_for(lambda: self._is_over or rank not in self._seats)
             if not _is_readable(link) and (seat := self._claim(rank, link, hello)):  # else it has gone meanwhile
                 return seat
-        is_upstream = isinstance(self._failure, Failure) and self._failure.kind == "upstream"
-        self._tell(link, {"kind": "abort", "reason": "upstream" if is_upstream else "this launch needs nobody"})
+        self._tell(link, {"kind": "abort", "reason": "this launch needs nobody"})
         return None
 
     def _claim(self, rank: int, link: Link, hello: dict[str, Any]) -> _Seat | None:
@@ -449,6 +462,7 @@ class Coordinator:
                 return None
             seat = _Seat(rank, link, str(hello["host"]), int(hello["attempt"]), since=self.generation)
             self._seats[rank] = seat
+            self._upstream.discard(rank)
             self.is_complete = self.is_complete or len(self._seats) == self.world
             self._change.notify_all()
             generation = self.generation
@@ -462,7 +476,7 @@ class Coordinator:
             expected = is_free or self._is_over or len(self._done) == self.world
             expected = expected or self._seats.get(seat.rank) is not seat
             if self._seats.get(seat.rank) is seat:
-                del self._seats[seat.rank]
+                self._vacate(seat)
             # A task that ends after its child did, or after its last will, is no second loss.
             last = self._budget.incidents[-1] if self._budget.incidents else None
             is_known = last is not None and seat.rank in last.ranks and seat.since < last.generation
@@ -497,11 +511,27 @@ class Coordinator:
             answer, data = self._on_fetch(message["what"])
             self._tell(seat.link, {"kind": "fetched", "id": message["id"], "answer": answer}, data)
         elif kind == "failed":
-            self.fail(Failure.from_json(message["failure"]))
+            self._hear_of(seat, Failure.from_json(message["failure"]))
         elif kind == "done":
             with self._change:
                 self._done.add(seat.rank)
                 self._change.notify_all()
+
+    def _hear_of(self, seat: _Seat, failure: Failure) -> None:
+        if failure.kind != "upstream":
+            self.fail(failure)
+            return
+        # Rows that could not be computed are Spark's to deal with: it computes lost ones again, tries the task again,
+        # or ends the job with its own error.
+        with self._change:
+            if self._seats.get(seat.rank) is seat:
+                self._vacate(seat)
+                self._upstream.add(seat.rank)
+
+    def _vacate(self, seat: _Seat) -> None:
+        del self._seats[seat.rank]
+        self._vacant_since = time.monotonic()
+        self._change.notify_all()
 
     def _ready(self, seat: _Seat, report: dict[str, Any]) -> None:
         with self._change:

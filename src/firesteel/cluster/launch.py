@@ -150,8 +150,6 @@ def launch(
             job.end(patient=coordinator.failure is None)
         failure = coordinator.failure
         if isinstance(failure, Failure):
-            if failure.kind == "upstream" and job.error is not None:
-                raise job.error
             error = failure.error()
             if job.error is not None and error.__cause__ is None:
                 error.__cause__ = job.error  # what Spark has to say about the dead process
@@ -167,7 +165,7 @@ def _attend(coordinator: Coordinator, job: _Job, on_wait: Callable[[Coordinator]
         if on_wait is not None:
             on_wait(coordinator)
         if job.is_over and not coordinator.wait(_SETTLE_SECONDS):
-            if job.error is not None and coordinator.is_reforming:
+            if coordinator.is_reforming and not coordinator.is_starved and job.gave_up:
                 # Spark gave up on the lost task (or never tries twice, as in local[2]). It is about to end the others
                 # too, but lets them live for a moment.
                 raise Lost(coordinator.world, *coordinator.collect()) from job.error
@@ -184,12 +182,8 @@ def _attend(coordinator: Coordinator, job: _Job, on_wait: Callable[[Coordinator]
     failure = coordinator.failure
     if not isinstance(failure, Failure):
         return
-    # Spark knows more about rows that could not be computed (which it tries again before it gives up), and about a
-    # task that died. It says so when the job ends.
-    limits = {"upstream": coordinator.deadlines.job_error_timeout_seconds, "infrastructure": _SETTLE_SECONDS}
-    end = time.monotonic() + limits.get(failure.kind, 0.0)
-    while not job.is_over and time.monotonic() < end:
-        job.join(_WAIT_SECONDS)
+    if failure.kind == "infrastructure":  # Spark knows more about a task that died, and says so when the job ends
+        job.join(_SETTLE_SECONDS)
 
 
 class _SeatWait:
@@ -206,10 +200,11 @@ class _SeatWait:
         now, seated, world = time.monotonic(), self._coordinator.seated, self._coordinator.world
         if seated > self._seated:
             self._seated, self._since = seated, now
-        elif seated == 0 and now - self._looked > _LOOK_SECONDS:
+        elif seated < world and now - self._looked > _LOOK_SECONDS:
             self._looked = now
-            if self._job.has_running_tasks():
+            if self._job.running_tasks() > seated:  # earlier stages, or a task on its way to its seat
                 self._since = now
+                self._coordinator.be_patient()
         limit = self._coordinator.deadlines.seat_timeout_seconds
         if self._coordinator.is_complete or now - self._since < limit:
             return None
@@ -241,16 +236,21 @@ class _Job:
         """Wait for the job's end, at most so long."""
         self._thread.join(seconds)
 
-    def has_running_tasks(self) -> bool:
-        """Whether Spark computes anything for this job now."""
+    @property
+    def gave_up(self) -> bool:
+        """Whether Spark ended it for tasks that failed, and not because somebody cancelled it."""
+        return "aborted due to stage failure" in str(self.error)
+
+    def running_tasks(self) -> int:
+        """How many tasks Spark runs for this job now."""
+        running = 0
         status = self._context._jsc.sc().statusTracker()
         for number in status.getJobIdsForTag(self._tag):
             job = status.getJobInfo(number)
             for stage in job.get().stageIds() if job.isDefined() else ():
                 found = status.getStageInfo(stage)
-                if found.isDefined() and found.get().numActiveTasks() > 0:
-                    return True
-        return False
+                running += int(found.get().numActiveTasks()) if found.isDefined() else 0
+        return running
 
     def end(self, *, patient: bool) -> None:
         """Cancel what still runs and wait for it. A task may wait for a row that is long in coming."""
@@ -286,9 +286,7 @@ def _occupy(
         with Seat(invitation, context.partitionId(), context.attemptNumber()) as seat, _last_will(seat):
             task_main(seat, _rows(batches), card)
     except Aborted as aborted:
-        if aborted.is_upstream:
-            for _ in batches:
-                pass
+        _log.debug("rank %d leaves: %s", context.partitionId(), aborted)
     except UpstreamFailed as error:
         raise (error.__cause__ or error) from None
     except Exception as error:

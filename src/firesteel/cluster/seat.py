@@ -49,15 +49,7 @@ class UpstreamFailed(Exception):
 
 
 class Aborted(Exception):
-    """The gang was told to stop: this task has nothing left to do, and nothing to report.
-
-    ``is_upstream`` says that it was for want of rows. Then this attempt has to read them all the same, so that
-    Spark sees its own error again and ends the job with it.
-    """
-
-    def __init__(self, reason: str = "") -> None:
-        super().__init__(reason)
-        self.is_upstream = reason == "upstream"
+    """The gang was told to stop: this task has nothing left to do, and nothing to report."""
 
 
 @dataclass(frozen=True)

@@ -32,19 +32,19 @@ __all__ = ["KINDS", "Fault", "FaultInjected", "inject"]
 KINDS = {
     "kill child": "SIGKILL to the process that trains",
     "kill worker": "SIGKILL to Spark's Python worker, the task",
+    "kill all workers": "SIGKILL to the Python workers of all ranks: nobody survives",
     "kill executor": "SIGKILL to the executor's JVM",
     "terminate child": "SIGTERM to the process that trains: a preemption",
     "terminate worker": "SIGTERM to Spark's Python worker: a preemption",
     "exit": "the process ends by itself, with status 3 and no word",
     "segfault": "the process ends by SIGSEGV",
-    "out of memory": "the allocation that a full machine would refuse, as MemoryError",
     "raise": "an exception of the user's own code",
     "hang": "the process that trains stops moving for ever",
     "freeze worker": "SIGSTOP to Spark's Python worker: a host that hangs",
     "drop connection": "the task's connection to the driver is cut",
     "delay": "the rank is late by ``seconds``",
     "fill disk": "no file of this process may grow any more",
-    "corrupt checkpoint": "the newest checkpoint in ``path`` is damaged, then the process that trains is killed",
+    "corrupt checkpoint": "the newest checkpoint in ``path`` is damaged",
 }
 """What a fault can do."""
 
@@ -100,8 +100,13 @@ class Injector:
         self.folder = folder
 
     def __call__(self, name: str, *, rank: int, generation: int, epoch: int, step: int) -> None:
+        if name == "join":
+            Path(self.folder, f"worker of {rank}").write_text(str(os.getppid()))
         for number, fault in enumerate(self.faults):
             if fault.is_now(name, rank, generation, epoch, step) and self._is_first(number):
+                if fault.kind == "kill all workers":
+                    for path in Path(self.folder).glob("worker of *"):
+                        os.kill(int(path.read_text()), signal.SIGKILL)
                 _strike(fault, in_child=name not in _TASK_MOMENTS)
 
     def struck(self) -> list[dict[str, Any]]:
@@ -137,9 +142,10 @@ def _strike(fault: Fault, *, in_child: bool) -> None:
     worker = child.parent() if in_child else child
     assert worker is not None
     match fault.kind:
-        case "kill child" | "corrupt checkpoint":
-            if fault.path is not None:
-                _damage_newest(fault.path)
+        case "corrupt checkpoint":
+            assert fault.path is not None
+            _damage_newest(fault.path)
+        case "kill child":
             child.send_signal(signal.SIGKILL)
         case "kill worker":
             worker.send_signal(signal.SIGKILL)
@@ -153,8 +159,6 @@ def _strike(fault: Fault, *, in_child: bool) -> None:
             os._exit(3)
         case "segfault":
             child.send_signal(signal.SIGSEGV)
-        case "out of memory":
-            raise MemoryError("injected")
         case "raise":
             raise FaultInjected(f"injected at {fault.moment}")
         case "hang":

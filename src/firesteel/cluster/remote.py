@@ -1,0 +1,242 @@
+"""The launch under Spark Connect: rank 0's task is the coordinator too, for nothing can reach the client.
+
+The tasks run in barrier mode, and find rank 0's address by one allGather; from there on the protocol is the same as
+with a coordinator on the driver. What would have been told to the driver is kept in a log, which comes back as the
+job's rows when all is over.
+
+Spark starts a barrier stage as a whole or not at all, and when one of its tasks is lost it runs the whole stage again
+(four times at most): a gang that lost a task begins anew. A child that dies is replaced in place, as everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from firesteel.cluster.coordinator import Assignments, Coordinator, Deadlines, OnEvent, OnFetch, Reports
+from firesteel.cluster.eventlog import LOG_SCHEMA, EventLog, replay
+from firesteel.cluster.failure import Budget, Failure
+from firesteel.cluster.launch import TaskMain, _occupy
+from firesteel.cluster.preflight import check_slots, cores_per_task, package_versions
+from firesteel.cluster.seat import Invitation, Seat
+from firesteel.cluster.tls import Certificate
+from firesteel.cluster.tls import wanted as tls_wanted
+from firesteel.core.errors import ClusterError, FiresteelError, NotEnoughSlots
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark import BarrierTaskContext
+    from pyspark.sql import DataFrame
+
+__all__ = ["Chair", "launch_remote"]
+
+_WAIT_SECONDS = 0.2
+_RECONNECT_SECONDS = 5.0
+"""How long an empty seat waits: only a lost connection can come back to it, for Spark brings no single newcomer."""
+
+
+class Chair(Protocol):
+    """What rank 0 does in the driver's place. Made on rank 0, in its task."""
+
+    budget: Budget
+    """Which losses the gang gets over."""
+
+    def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Rank 0's rows without those that are not for the rank but for the driver, which it keeps."""
+        ...
+
+    def arrange(self, reports: Reports) -> Assignments:
+        """See ``Coordinator.arrange``; called once all ranks have read their rows."""
+        ...
+
+    @property
+    def on_event(self) -> OnEvent:
+        """See ``Coordinator``."""
+        ...
+
+    @property
+    def on_fetch(self) -> OnFetch:
+        """See ``Coordinator``."""
+        ...
+
+    def close(self) -> None:
+        """The gang is gone."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Summons:
+    """What all tasks need, whoever they are. Travels inside the closure."""
+
+    task_main: TaskMain
+    card: Any
+    make_chair: Callable[[EventLog], Chair]
+    invitation: Invitation
+    versions: dict[str, str]
+    deadlines: Deadlines
+    is_encrypted: bool
+
+
+def launch_remote(
+    frame: DataFrame,
+    task_main: TaskMain,
+    card: Any,
+    make_chair: Callable[[EventLog], Chair],
+    *,
+    world: int,
+    on_event: Callable[[dict[str, Any], list[bytearray]], None],
+    packages: Iterable[str] = (),
+    deadlines: Deadlines | None = None,
+) -> None:
+    """Run ``task_main`` on every partition of ``frame``, one rank each, all together. On the client of Spark Connect.
+
+    Returns when all ranks are done. Raises what ended the launch, as ``cluster.launch`` does.
+
+    Args:
+        frame: has exactly ``world`` partitions; partition r is rank r.
+        task_main: importable on the tasks.
+        card: anything small that pickles; handed to ``task_main``.
+        make_chair: importable on the tasks; what rank 0 does in the driver's place, given the log.
+        world: how many ranks there are.
+        on_event: takes what rank 0 has entered in the log, in that order, once all is over.
+        packages: distributions whose versions must be the client's on every task.
+        deadlines: as set in Spark's configuration unless given.
+    """
+    from pyspark import StorageLevel
+
+    spark = frame.sparkSession
+    packages = tuple(packages)
+    deadlines = deadlines or Deadlines.of(lambda key: spark.conf.get(key, None))
+    deadlines = replace(deadlines, reform_timeout_seconds=min(deadlines.reform_timeout_seconds, _RECONNECT_SECONDS))
+    available = check_slots(spark, world)
+    invitation = Invitation(
+        "",
+        0,
+        secrets.token_bytes(32),
+        world,
+        packages,
+        tuple(path for path in sys.path if path),
+        cores_per_task(spark),
+        deadlines.reform_timeout_seconds,
+    )
+    is_encrypted = tls_wanted(lambda key: spark.conf.get(key, None))
+    summons = _Summons(task_main, card, make_chair, invitation, package_versions(packages), deadlines, is_encrypted)
+    answers = frame.mapInArrow(partial(_take_part, summons), LOG_SCHEMA, barrier=True)
+    verdict: list[dict[str, Any]] = []
+
+    def take(event: dict[str, Any], buffers: list[bytearray]) -> None:
+        if event["name"] == "end":
+            verdict.append(event)
+        else:
+            on_event(event, buffers)
+
+    try:
+        # The shuffle makes the gang's stage one that Spark runs again, and small partitions of a large log. The log
+        # is then fetched piece by piece from the executors' disks; nothing can make Spark compute it a second time.
+        log = answers.repartition("number").localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
+    except Exception as error:
+        plain = _in_plain_words(error, world, available)
+        if plain is error:
+            raise
+        raise plain from error
+    replay(log, take)
+    if not verdict:
+        raise ClusterError("Spark's job ended without a word from replica 0")
+    _raise_failure(verdict[-1])
+
+
+def _raise_failure(event: dict[str, Any]) -> None:
+    if event["failure"] is None:
+        return
+    error = Failure.from_json(event["failure"]).error()
+    # What rank 0 raised in the driver's place is raised as it was, not as a replica's failure.
+    if event["is_own"] and isinstance(error.__cause__, FiresteelError):
+        raise error.__cause__
+    raise error
+
+
+def _in_plain_words(error: Exception, world: int, available: int) -> Exception:
+    """Spark's error for a launch, where it means something else to us; else itself."""
+    text = str(error)
+    if "SPARK-24819" in text or "barrier stage that requires more slots" in text:
+        hint = "Lower workers_per_node, or give the Connect server more cores."
+        return NotEnoughSlots(world, available if available < world else world - 1, hint)
+    if "barrier task" in text:
+        first = next((line for line in text.splitlines() if "exited unexpectedly" in line or "Lost" in line), "")
+        reason = first.partition("SparkException: ")[2] or first or text.partition("\n")[0]
+        return ClusterError(f"a replica's task was lost, and Spark gave up running them again: {reason}")
+    return error
+
+
+# --- what follows runs in the tasks -----------------------------------------------------------------------------------
+
+
+def _take_part(summons: _Summons, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The body of each Spark task."""
+    from pyspark import BarrierTaskContext
+
+    context = BarrierTaskContext.get()
+    if context.partitionId() == 0:
+        yield from _preside(summons, context, batches)
+        return
+    host, port, certificate = json.loads(context.allGather("")[0])
+    invitation = replace(summons.invitation, host=host, port=port, certificate=certificate)
+    yield from _occupy(summons.task_main, summons.card, invitation, batches)
+
+
+def _preside(
+    summons: _Summons, context: BarrierTaskContext, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Rank 0's task: the coordinator and a rank like the others; then the log."""
+    wanted = summons.invitation
+    # Spark's own address of this executor: the one that the other executors reach it by.
+    own = context.getTaskInfos()[0].address.rpartition(":")[0]
+    certificate = Certificate() if summons.is_encrypted else None
+    with EventLog() as log:
+        chair = summons.make_chair(log)
+        try:
+            with Coordinator(
+                wanted.world,
+                wanted.secret,
+                own,
+                arrange=chair.arrange,
+                on_event=chair.on_event,
+                on_fetch=chair.on_fetch,
+                versions=summons.versions,
+                deadlines=summons.deadlines,
+                budget=chair.budget,
+                certificate=certificate,
+            ) as coordinator:
+                host, port = coordinator.address
+                text = certificate.text if certificate else None
+                context.allGather(json.dumps([host, port, text]))
+                attendant = threading.Thread(target=_attend, args=(coordinator,), name="firesteel-attend", daemon=True)
+                attendant.start()
+                invitation = replace(wanted, host=host, port=port, certificate=text)
+                yield from _occupy(partial(_with_chair, chair, summons.task_main), summons.card, invitation, batches)
+                attendant.join()
+                coordinator.wait_until_left()
+                failure = coordinator.failure
+        finally:
+            chair.close()
+        is_own = failure is not None and not isinstance(failure, Failure)
+        if isinstance(failure, Exception):
+            failure = Failure.of(failure, rank=0, host=own)
+        log.add({"name": "end", "is_own": is_own, "failure": None if failure is None else failure.to_json()})
+        yield from log.rows()
+
+
+def _attend(coordinator: Coordinator) -> None:
+    while not coordinator.wait(_WAIT_SECONDS):
+        pass
+    coordinator.abort("the launch is over")
+
+
+def _with_chair(chair: Chair, task_main: TaskMain, seat: Seat, batches: Iterator[pa.RecordBatch], card: Any) -> None:
+    task_main(seat, chair.rows(batches), card)

@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench memory docs clean venv $(VENV)
+.PHONY: help demo test check format bench bench-quick memory soak docs clean venv $(VENV)
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
 
 demo: $(STAMP)  ## train, save, reload and score a digit classifier on two replicas (DEMO_ARGS="--help")
 	@$(BIN)/python examples/demo.py $(DEMO_ARGS)
@@ -28,11 +28,17 @@ format: $(STAMP)  ## let ruff write the format and the fixes it is sure of
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-bench: $(STAMP)  ## rows per second of fit and predict, beside plain torch (BENCH_ARGS="--rows 20000")
-	@$(BIN)/python benchmarks/throughput.py $(BENCH_ARGS)
+bench: $(STAMP)  ## measure everything beside its peers, into docs/benchmarks.md (BENCH_ARGS="--cases feed": a part, printed)
+	@$(BIN)/python -m benchmarks.run $(or $(BENCH_ARGS),--write docs/benchmarks.md)
+
+bench-quick: $(STAMP)  ## the same on fewer rows and without outside peers, printed: under five minutes
+	@$(BIN)/python -m benchmarks.run --quick $(BENCH_ARGS)
 
 memory: $(STAMP)  ## peak memory of replicas and tasks with 200 MB and with 2 GB of rows
 	@FIRESTEEL_MEMORY_MB=200,2000 $(BIN)/python -m pytest -q -rP tests/faults/test_memory.py
+
+soak: $(STAMP)  ## kill replicas at random for ten minutes, and check that nothing is lost (SOAK_ARGS="--minutes 2 --seed 7")
+	@$(BIN)/python tests/faults/soak.py $(SOAK_ARGS)
 
 docs: $(STAMP)  ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

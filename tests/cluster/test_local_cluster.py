@@ -79,7 +79,7 @@ found["losses"] = [record["train_loss"] for record in history]
 for fault in ("boom", "child", "task"):
     est, model = make(fault=fault)
     try:
-        fit(est)
+        fit(est, max_failures=0)
         found[fault] = "no error"
     except Exception as error:
         at = [float(line) for line in open(MARKS).read().split()]

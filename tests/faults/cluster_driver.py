@@ -109,6 +109,17 @@ def settle(before: dict[str, Any]) -> dict[str, Any]:
     return now
 
 
+def duplicates(spark: SparkSession) -> int:
+    """How many task attempts Spark has started on speculation, in all."""
+    context: Any = spark.sparkContext
+    store = context._jsc.sc().statusStore()
+    stages = store.stageList(None, False, False, context._gateway.new_array(context._jvm.double, 0), None)
+    found = (
+        store.speculationSummary(stages.apply(i).stageId(), stages.apply(i).attemptId()) for i in range(stages.size())
+    )
+    return sum(int(summary.get().numTasks()) for summary in found if summary.isDefined())
+
+
 def train(spark: SparkSession, df: DataFrame, asked: dict[str, Any]) -> dict[str, Any]:
     for key, value in asked.get("conf", {}).items():
         spark.conf.set(key, value)
@@ -149,6 +160,7 @@ def train(spark: SparkSession, df: DataFrame, asked: dict[str, Any]) -> dict[str
                 answer["error"] |= {key: value for key, value in vars(error).items() if key in ("rank", "step", "kind")}
             answer["struck"] = injector.struck()
         answer["seconds"] = time.time() - begin
+        answer["duplicates"] = duplicates(spark)
         answer["rows"] = rows_by_epoch(notes)
     for key in asked.get("conf", {}):
         spark.conf.unset(key)
@@ -161,7 +173,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever else is printed goes elsewhere
     conf = {"spark.ui.enabled": "false", **json.loads(sys.argv[1])}
-    context = init_context("local", cores=1, num_nodes=2, memory="1g", conf=conf)
+    context = init_context("local", cores=int(sys.argv[2]), num_nodes=2, memory="1g", conf=conf)
     context.setLogLevel("OFF")
     spark = SparkSession.builder.getOrCreate()
     df = spark.range(0, ROWS, 1, 5).select(

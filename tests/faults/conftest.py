@@ -115,13 +115,15 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 class Cluster:
     """A driver on ``local-cluster[2,1,1024]`` in a process of its own; see ``cluster_driver``."""
 
-    def __init__(self, folder: Path, **conf: str) -> None:
+    def __init__(self, folder: Path, cores: int = 1, **conf: str) -> None:
+        self._log = folder / "stderr"
+        self._stderr = self._log.open("w")
         program = Path(__file__).with_name("cluster_driver.py")
         self._process = subprocess.Popen(
-            [sys.executable, str(program), json.dumps(conf)],
+            [sys.executable, str(program), json.dumps(conf), str(cores)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._stderr,
             text=True,
             env={**os.environ, "TMPDIR": str(folder)},  # so that what is left there is its own
         )
@@ -133,13 +135,14 @@ class Cluster:
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
-        assert line, f"the driver ended with status {self._process.wait()}"
+        assert line, f"the driver ended with status {self._process.wait()}: {self._log.read_text()[-3000:]}"
         return dict(json.loads(line))
 
     def close(self) -> None:
         self._process.stdin.close()  # type: ignore[union-attr]
         self._process.wait(60)
         self._process.stdout.close()  # type: ignore[union-attr]
+        self._stderr.close()
 
 
 @pytest.fixture(scope="session")

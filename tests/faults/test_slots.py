@@ -75,10 +75,12 @@ def test_a_deadline_that_is_no_number(rows: DataFrame) -> None:
         rows.sparkSession.conf.unset("spark.firesteel.heartbeatTimeoutSeconds")
 
 
-def trained(rows: DataFrame, seed: int, pool: str | None = None) -> tuple[np.ndarray, list[float]]:
+def trained(
+    rows: DataFrame, seed: int, model: Faulty | None = None, pool: str | None = None
+) -> tuple[np.ndarray, list[float]]:
     if pool is not None:
         rows.sparkSession.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
-    model = Faulty(None)
+    model = model or Faulty(None)
     history = fit(estimator(model, seed=seed), rows, epochs=2)
     weights = np.concatenate([parameter.detach().numpy().ravel() for parameter in model.parameters()])
     return weights, [record["train_loss"] for record in history]
@@ -89,10 +91,11 @@ def test_two_fits_at_once_learn_what_each_does_alone(rows: DataFrame) -> None:
     alone = [trained(rows, seed) for seed in (1, 2)]
     assert not np.allclose(alone[0][1], alone[1][1], rtol=1e-6)
     barrier = threading.Barrier(2)
+    models = {seed: Faulty(None) for seed in (1, 2)}  # here, for torch's generator is one for all threads
 
     def together(seed: int) -> tuple[np.ndarray, list[float]]:
         barrier.wait()
-        return trained(rows, seed, pool=f"pool {seed}")  # under FAIR scheduling each would have its own
+        return trained(rows, seed, models[seed], pool=f"pool {seed}")  # under FAIR scheduling each would have its own
 
     with ThreadPoolExecutor(2) as threads:
         found = list(threads.map(together, (1, 2)))

@@ -231,7 +231,7 @@ def task_killed(mark):
 )
 def test_a_process_that_dies(rows: DataFrame, scene: Scene, fault, says: str, backend: str) -> None:
     with pytest.raises(ReplicaFailed, match=says) as caught:
-        fit(estimator(Faulty(fault(scene.marker())), backend), rows)
+        fit(estimator(Faulty(fault(scene.marker())), backend), rows, max_failures=0)
     assert scene.seconds_since() < LIMIT
     assert len(scene.marks) == 1
     assert (caught.value.rank, caught.value.kind) == (1, "infrastructure")

@@ -1,0 +1,1 @@
+"""How fast Firesteel is, beside others in the same run: ``make bench``."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from firesteel.cluster import preflight
-from firesteel.core.errors import NotEnoughSlots
+from firesteel.core.errors import ClusterError, NotEnoughSlots
 
 
 def session(master: str, concurrent: int = 0, **conf: str) -> Any:
@@ -82,3 +82,32 @@ def test_versions() -> None:
     assert found["python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
     assert found["torch"][0].isdigit()
     assert found["no-such-package"] == "none"
+
+
+class Remote:
+    """A Spark Connect session as far as preflight looks at one."""
+
+    __module__ = "pyspark.sql.connect.session"
+
+    def __init__(self, **conf: str) -> None:
+        settings = {key.replace("_", "."): value for key, value in conf.items()}
+        self.conf = SimpleNamespace(get=lambda key, default=None: settings.get(key, default))
+
+
+def test_a_connect_session_has_no_context() -> None:
+    remote: Any = Remote(spark_master="local[2]")
+    assert preflight.is_remote(remote)
+    assert not preflight.is_remote(session("local[2]"))
+    assert (preflight.slots(remote), preflight.nodes(remote), preflight.cores_per_task(remote)) == (2, 1, 1)
+    preflight.use_own_python(remote)
+    with pytest.raises(NotEnoughSlots):
+        preflight.check_slots(remote, 3)
+    cluster: Any = Remote(spark_master="yarn", spark_executor_instances="3", spark_default_parallelism="7")
+    assert preflight.nodes(cluster) == 3
+    assert preflight.check_slots(cluster, 12) == 12  # nobody can tell
+
+
+def test_barrier_mode_and_dynamic_allocation() -> None:
+    remote: Any = Remote(spark_master="yarn", spark_dynamicAllocation_enabled="true")
+    with pytest.raises(ClusterError, match="dynamic allocation"):
+        preflight.check_slots(remote, 2)

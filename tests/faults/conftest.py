@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from torch import nn
 
 from firesteel import Estimator
+from firesteel.cluster.java import require_java
 
 
 def children() -> list[psutil.Process]:
@@ -115,12 +117,12 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 class Cluster:
     """A driver on ``local-cluster[2,1,1024]`` in a process of its own; see ``cluster_driver``."""
 
-    def __init__(self, folder: Path, cores: int = 1, **conf: str) -> None:
+    def __init__(self, folder: Path, **conf: str) -> None:
         self._log = folder / "stderr"
         self._stderr = self._log.open("w")
         program = Path(__file__).with_name("cluster_driver.py")
         self._process = subprocess.Popen(
-            [sys.executable, str(program), json.dumps(conf), str(cores)],
+            [sys.executable, str(program), json.dumps(conf)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -143,6 +145,41 @@ class Cluster:
         self._process.wait(60)
         self._process.stdout.close()  # type: ignore[union-attr]
         self._stderr.close()
+
+
+class Standalone:
+    """Spark's own master and two workers on two addresses of this machine: to Spark they are two hosts."""
+
+    def __init__(self, folder: Path) -> None:
+        import pyspark
+
+        self._folder = folder
+        self._spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._logs: list[Any] = []
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.master = f"spark://127.0.0.1:{port}"
+        self._start("master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
+        for host in ("127.0.0.1", "127.0.0.2"):
+            options = ["--host", host, "--cores", "2", "--memory", "2g", "--webui-port", "0"]
+            self._start("worker.Worker", *options, "--work-dir", str(folder), self.master)
+
+    def _start(self, name: str, *options: str) -> None:
+        log = (self._folder / f"{name}-{len(self._processes)}.log").open("w")
+        self._logs.append(log)
+        command = [str(self._spark_class), f"org.apache.spark.deploy.{name}", *options]
+        environment = {**os.environ, "JAVA_HOME": str(require_java().home), "SPARK_NO_DAEMONIZE": "1"}
+        self._processes.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            process.wait(30)
+        for log in self._logs:
+            log.close()
 
 
 @pytest.fixture(scope="session")

@@ -82,6 +82,8 @@ class _Seat:
     link: Link
     host: str
     attempt: int
+    task: int | None = None
+    """Spark's number of the task attempt."""
     is_being_served: bool = False
     """While the driver works on this rank's message it does not listen to it, and the silence is its own."""
     since: int = 0
@@ -114,6 +116,7 @@ class Coordinator:
         versions: packages and versions on the driver, which every task must have too.
         budget: which losses the gang gets over; none unless given.
         min_workers: how many seats must be taken for ``is_short_handed`` instead of a failure; default all.
+        evict: ends a task attempt that is silent, so that Spark starts another: nobody else would notice.
         certificate: this job's own, where connections are to be encrypted.
         judge: may say more about a loss (that Spark took the executor away) before it is entered.
     """
@@ -133,6 +136,7 @@ class Coordinator:
         budget: Budget | None = None,
         min_workers: int | None = None,
         judge: Callable[[Failure], Failure] | None = None,
+        evict: Callable[[int], None] | None = None,
         certificate: Certificate | None = None,
     ) -> None:
         self.world = world
@@ -149,6 +153,8 @@ class Coordinator:
         self._budget = budget or Budget()
         self._min_workers = min_workers or world
         self._judge = judge
+        self._evict = evict
+        self._silenced: dict[int, int | None] = {}
         self._has_begun = False
         self._vacant_since = 0.0
         self._upstream: set[int] = set()
@@ -210,6 +216,12 @@ class Coordinator:
         with self._change:
             return bool(self._upstream)
 
+    @property
+    def silenced(self) -> int:
+        """Tasks that may still run, as Spark sees it, but that nobody hears of."""
+        with self._change:
+            return len(self._silenced)
+
     def be_patient(self) -> None:
         """Whoever is missing may still come: Spark computes something for it."""
         with self._change:
@@ -234,6 +246,9 @@ class Coordinator:
             overdue = self._overdue()
         if overdue is not None:
             self.fail(overdue)
+            task = self._silenced.get(overdue.rank)
+            if task is not None and self._evict is not None:
+                self._evict(task)
         with self._change:
             return self._finished()
 
@@ -335,6 +350,7 @@ class Coordinator:
             if now - seat.link.heard > limit and not seat.is_being_served:
                 text = f"it was not heard of for {limit:g} s ({setting('heartbeat_timeout_seconds')})"
                 self._vacate(seat)  # its own thread has nothing to add
+                self._silenced[seat.rank] = seat.task
                 seat.link.close()  # it may come back with a new connection
                 return Failure("infrastructure", seat.rank, seat.host, text, step=seat.beat.step or None)
         return None
@@ -460,8 +476,9 @@ class Coordinator:
         with self._change:
             if self._is_over or rank in self._seats or not 0 <= rank < self.world:
                 return None
-            seat = _Seat(rank, link, str(hello["host"]), int(hello["attempt"]), since=self.generation)
-            self._seats[rank] = seat
+            host, attempt, task = str(hello["host"]), int(hello["attempt"]), hello.get("task")
+            seat = self._seats[rank] = _Seat(rank, link, host, attempt, task, since=self.generation)
+            self._silenced.pop(rank, None)
             self._upstream.discard(rank)
             self.is_complete = self.is_complete or len(self._seats) == self.world
             self._change.notify_all()

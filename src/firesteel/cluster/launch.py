@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Lost", "TaskMain", "launch"]
+__all__ = ["Lost", "TaskMain", "launch", "occupy"]
 
 _log = logging.getLogger(__name__)
 
@@ -124,6 +124,7 @@ def launch(
             budget=budget,
             min_workers=min_workers,
             judge=partial(_judge, spark),
+            evict=partial(_evict, spark),
             certificate=certificate,
         ) as coordinator,
     ):
@@ -139,7 +140,7 @@ def launch(
             deadlines.reform_timeout_seconds,
             certificate.text if certificate else None,
         )
-        job = _Job(frame, partial(_occupy, task_main, card, invitation))
+        job = _Job(frame, partial(occupy, task_main, card, invitation))
         try:
             _attend(coordinator, job, on_wait)
             if coordinator.is_short_handed:
@@ -202,7 +203,8 @@ class _SeatWait:
             self._seated, self._since = seated, now
         elif seated < world and now - self._looked > _LOOK_SECONDS:
             self._looked = now
-            if self._job.running_tasks() > seated:  # earlier stages, or a task on its way to its seat
+            # Earlier stages, or a task on its way to its seat.
+            if self._job.running_tasks() > seated + self._coordinator.silenced:
                 self._since = now
                 self._coordinator.be_patient()
         limit = self._coordinator.deadlines.seat_timeout_seconds
@@ -274,7 +276,7 @@ class _Job:
             context.removeJobTag(self._tag)
 
 
-def _occupy(
+def occupy(
     task_main: TaskMain, card: Any, invitation: Invitation, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """The body of each Spark task."""
@@ -283,7 +285,8 @@ def _occupy(
     context = TaskContext.get()
     assert context is not None
     try:
-        with Seat(invitation, context.partitionId(), context.attemptNumber()) as seat, _last_will(seat):
+        attempt, task = context.attemptNumber(), context.taskAttemptId()
+        with Seat(invitation, context.partitionId(), attempt, task) as seat, _last_will(seat):
             task_main(seat, _rows(batches), card)
     except Aborted as aborted:
         _log.debug("rank %d leaves: %s", context.partitionId(), aborted)
@@ -325,6 +328,14 @@ def _judge(spark: SparkSession, failure: Failure) -> Failure:
     if failure.kind == "infrastructure" and is_decommissioning(spark):
         return replace(failure, kind="preemption")
     return failure
+
+
+def _evict(spark: SparkSession, task: int) -> None:
+    """Let Spark end a task attempt and start another one, which does not count as a failure."""
+    try:
+        spark.sparkContext._jsc.sc().killTaskAttempt(task, True, "firesteel: it is silent")
+    except Exception as error:  # noqa: BLE001 - it may have ended meanwhile; then Spark knows what to do
+        _log.warning("task %d could not be ended: %s", task, error)
 
 
 def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

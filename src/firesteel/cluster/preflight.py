@@ -31,6 +31,7 @@ __all__ = [
 
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?$")
 _PROBE_ROWS = 1 << 16
+_SESSION_PYTHON = "spark.sql.execution.pyspark.python"
 _PARALLELISM = ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]$")
 
@@ -64,10 +65,10 @@ def slots(spark: SparkSession) -> int:
     else:
         scala = spark.sparkContext._jsc.sc()
         now = int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().resourceProfileFromId(0)))
-    executors, cores = setting_of(spark, "spark.executor.instances"), setting_of(spark, "spark.executor.cores")
+    executors, cores = _executors_to_come(spark), setting_of(spark, "spark.executor.cores")
     if match or not executors or not cores:
         return now
-    return max(now, int(executors) * (int(cores) // cpus))
+    return max(now, executors * (int(cores) // cpus))
 
 
 def _default_parallelism(spark: SparkSession) -> int:
@@ -85,11 +86,22 @@ def nodes(spark: SparkSession) -> int:
         return 1
     if match := _LOCAL_CLUSTER.match(_master(spark)):
         return int(match[1])
-    wanted = setting_of(spark, "spark.executor.instances")
     alive = 0  # a Connect server does not tell
     if not is_remote(spark):
         alive = int(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1  # the driver is in that list too
-    return max(1, alive, int(wanted or 0))
+    return max(1, alive, _executors_to_come(spark))
+
+
+def _executors_to_come(spark: SparkSession) -> int:
+    """How many executors Spark was told to start, or may start when there is work; 0 where nobody said."""
+    if wanted := setting_of(spark, "spark.executor.instances"):
+        return int(wanted)
+    most, cores = setting_of(spark, "spark.cores.max"), setting_of(spark, "spark.executor.cores")
+    if most and cores:  # a standalone cluster's way to say it
+        return int(most) // int(cores)
+    if setting_of(spark, "spark.dynamicAllocation.enabled") == "true":
+        return int(setting_of(spark, "spark.dynamicAllocation.maxExecutors") or 0)
+    return 0
 
 
 def setting_of(spark: SparkSession, key: str) -> str | None:
@@ -143,7 +155,10 @@ def use_own_python(spark: SparkSession) -> None:
     PySpark would take ``python3`` from the path, which in a virtual environment that is not activated is another.
     """
     if is_remote(spark):
-        return  # the server's workers are started already
+        is_ours = "SPARK_LOCAL_REMOTE" in os.environ  # PySpark's note that it started the server, on this machine
+        if is_ours and not os.environ.get("PYSPARK_PYTHON") and not setting_of(spark, _SESSION_PYTHON):
+            spark.conf.set(_SESSION_PYTHON, sys.executable)
+        return
     context = spark.sparkContext
     is_chosen = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
     if str(context.master).startswith("local") and not is_chosen and context.pythonExec == "python3":

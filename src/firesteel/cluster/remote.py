@@ -5,7 +5,7 @@ with a coordinator on the driver. What would have been told to the driver is kep
 job's rows when all is over.
 
 Spark starts a barrier stage as a whole or not at all, and when one of its tasks is lost it runs the whole stage again
-(four times at most): a gang that lost a task begins anew. A child that dies is replaced in place, as everywhere.
+(three times at most): a gang that lost a task begins anew. A child that dies is replaced in place, as everywhere.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from __future__ import annotations
 import json
 import secrets
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from firesteel.cluster.coordinator import Assignments, Coordinator, Deadlines, OnEvent, OnFetch, Reports
+from firesteel.cluster.coordinator import Assignments, Coordinator, Deadlines, OnEvent, OnFetch, Reports, setting
 from firesteel.cluster.eventlog import LOG_SCHEMA, EventLog, replay
 from firesteel.cluster.failure import Budget, Failure
-from firesteel.cluster.launch import TaskMain, _occupy
+from firesteel.cluster.launch import TaskMain, occupy
 from firesteel.cluster.preflight import check_slots, cores_per_task, package_versions
 from firesteel.cluster.seat import Invitation, Seat
 from firesteel.cluster.tls import Certificate
@@ -77,6 +79,7 @@ class _Summons:
     task_main: TaskMain
     card: Any
     make_chair: Callable[[EventLog], Chair]
+    directory: Callable[[], str]
     invitation: Invitation
     versions: dict[str, str]
     deadlines: Deadlines
@@ -91,8 +94,10 @@ def launch_remote(
     *,
     world: int,
     on_event: Callable[[dict[str, Any], list[bytearray]], None],
+    directory: Callable[[], str] = tempfile.gettempdir,
     packages: Iterable[str] = (),
     deadlines: Deadlines | None = None,
+    is_run_again: bool = True,
 ) -> None:
     """Run ``task_main`` on every partition of ``frame``, one rank each, all together. On the client of Spark Connect.
 
@@ -105,8 +110,10 @@ def launch_remote(
         make_chair: importable on the tasks; what rank 0 does in the driver's place, given the log.
         world: how many ranks there are.
         on_event: takes what rank 0 has entered in the log, in that order, once all is over.
+        directory: where rank 0 keeps the log meanwhile; called there, so importable on the tasks.
         packages: distributions whose versions must be the client's on every task.
         deadlines: as set in Spark's configuration unless given.
+        is_run_again: whether Spark runs all ranks again, from the start, when a task is lost.
     """
     from pyspark import StorageLevel
 
@@ -126,7 +133,8 @@ def launch_remote(
         deadlines.reform_timeout_seconds,
     )
     is_encrypted = tls_wanted(lambda key: spark.conf.get(key, None))
-    summons = _Summons(task_main, card, make_chair, invitation, package_versions(packages), deadlines, is_encrypted)
+    versions = package_versions(packages)
+    summons = _Summons(task_main, card, make_chair, directory, invitation, versions, deadlines, is_encrypted)
     answers = frame.mapInArrow(partial(_take_part, summons), LOG_SCHEMA, barrier=True)
     verdict: list[dict[str, Any]] = []
 
@@ -137,9 +145,11 @@ def launch_remote(
             on_event(event, buffers)
 
     try:
-        # The shuffle makes the gang's stage one that Spark runs again, and small partitions of a large log. The log
-        # is then fetched piece by piece from the executors' disks; nothing can make Spark compute it a second time.
-        log = answers.repartition("number").localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
+        # Spark runs a barrier stage again only where a shuffle follows. The log stays on the executors' disks, to be
+        # fetched in pieces: the result of one task as large as a model ends a server with little memory. And whatever
+        # happens then, it is not computed a second time.
+        answers = answers.repartition("number") if is_run_again else answers
+        log = answers.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
     except Exception as error:
         plain = _in_plain_words(error, world, available)
         if plain is error:
@@ -169,8 +179,8 @@ def _in_plain_words(error: Exception, world: int, available: int) -> Exception:
         return NotEnoughSlots(world, available if available < world else world - 1, hint)
     if "barrier task" in text:
         first = next((line for line in text.splitlines() if "exited unexpectedly" in line or "Lost" in line), "")
-        reason = first.partition("SparkException: ")[2] or first or text.partition("\n")[0]
-        return ClusterError(f"a replica's task was lost, and Spark gave up running them again: {reason}")
+        reason = (first.partition("SparkException: ")[2] or first or text).partition("\n")[0].partition(". ")[0]
+        return ClusterError(f"a replica's task was lost, and Spark does not run them again: {reason}")
     return error
 
 
@@ -187,7 +197,7 @@ def _take_part(summons: _Summons, batches: Iterator[pa.RecordBatch]) -> Iterator
         return
     host, port, certificate = json.loads(context.allGather("")[0])
     invitation = replace(summons.invitation, host=host, port=port, certificate=certificate)
-    yield from _occupy(summons.task_main, summons.card, invitation, batches)
+    yield from occupy(summons.task_main, summons.card, invitation, batches)
 
 
 def _preside(
@@ -198,7 +208,7 @@ def _preside(
     # Spark's own address of this executor: the one that the other executors reach it by.
     own = context.getTaskInfos()[0].address.rpartition(":")[0]
     certificate = Certificate() if summons.is_encrypted else None
-    with EventLog() as log:
+    with EventLog(summons.directory()) as log:
         chair = summons.make_chair(log)
         try:
             with Coordinator(
@@ -219,7 +229,7 @@ def _preside(
                 attendant = threading.Thread(target=_attend, args=(coordinator,), name="firesteel-attend", daemon=True)
                 attendant.start()
                 invitation = replace(wanted, host=host, port=port, certificate=text)
-                yield from _occupy(partial(_with_chair, chair, summons.task_main), summons.card, invitation, batches)
+                yield from occupy(partial(_with_chair, chair, summons.task_main), summons.card, invitation, batches)
                 attendant.join()
                 coordinator.wait_until_left()
                 failure = coordinator.failure
@@ -233,8 +243,17 @@ def _preside(
 
 
 def _attend(coordinator: Coordinator) -> None:
+    limit = coordinator.deadlines.seat_timeout_seconds
+    end = time.monotonic() + limit
     while not coordinator.wait(_WAIT_SECONDS):
-        pass
+        if not coordinator.is_complete and time.monotonic() > end:
+            host, port = coordinator.address
+            coordinator.fail(
+                ClusterError(
+                    f"{coordinator.seated} of {coordinator.world} replicas came to replica 0 within {limit:g} s "
+                    f"({setting('seat_timeout_seconds')}). Can the executors reach each other, at {host}:{port}?"
+                )
+            )
     coordinator.abort("the launch is over")
 
 

@@ -71,7 +71,7 @@ class Invitation:
 class Seat:
     """One rank's seat; a context manager. Raises ``Aborted`` where the gang was stopped by somebody else."""
 
-    def __init__(self, invitation: Invitation, rank: int, attempt: int) -> None:
+    def __init__(self, invitation: Invitation, rank: int, attempt: int, task: int | None = None) -> None:
         self.rank = rank
         self.world = invitation.world
         self.generation = 0
@@ -83,6 +83,7 @@ class Seat:
         self.pulse = PulseFile()
         self._invitation = invitation
         self._attempt = attempt
+        self._task = task
         self._over = threading.Event()
         self._change = threading.Condition()
         self._assignment: tuple[int, dict[str, Any]] | None = None
@@ -223,7 +224,7 @@ class Seat:
         link = Link(_connect(self._invitation))
         try:
             hello = {"kind": "hello", "rank": self.rank, "attempt": self._attempt, "host": link.local_address}
-            link.send({**hello, "pid": os.getpid(), "versions": package_versions(self._invitation.packages)})
+            link.send({**hello, "task": self._task, "versions": package_versions(self._invitation.packages)})
             answer: dict[str, Any] = {"kind": "abort", "reason": "the driver closed the connection"}
             while (received := link.receive()) is not None:
                 answer = received[0]

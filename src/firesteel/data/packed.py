@@ -16,7 +16,7 @@ from firesteel.core import errors
 from firesteel.core.errors import PlanError
 from firesteel.core.spec import Batch
 
-__all__ = ["BLOCK_BYTES", "PACKED_SCHEMA", "cut", "pack", "pack_error", "unpack"]
+__all__ = ["BLOCK_BYTES", "PACKED_SCHEMA", "as_buffers", "cut", "pack", "pack_error", "unpack"]
 
 BLOCK_BYTES = 8 << 20
 PACKED_SCHEMA = "header string, data binary"
@@ -24,9 +24,15 @@ PACKED_SCHEMA = "header string, data binary"
 
 def pack(batch: Batch) -> tuple[str, bytes]:
     """Header and bytes. Object arrays are not for this."""
+    header, buffers = as_buffers(batch)
+    return header, b"".join(buffers)
+
+
+def as_buffers(batch: Batch) -> tuple[str, list[memoryview]]:
+    """Header and bytes, these as they lie in the arrays: not copied, but for arrays that are not contiguous."""
     arrays = {name: np.asarray(values, order="C") for name, values in batch.items()}
     header = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
-    return json.dumps(header), b"".join(array.tobytes() for array in arrays.values())
+    return json.dumps(header), [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
 
 
 def pack_error(error: PlanError) -> tuple[str, bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from firesteel.core.plan import Reduce
 from firesteel.core.spec import Batch, rows_of
 from firesteel.data.reading import Reading
 from firesteel.data.sources import Frame, Local, Packed, Source
-from firesteel.engine.answers import ANSWER_SCHEMA, answer, collect, failed, packed_frame, read_packed
+from firesteel.engine.answers import ANSWER_SCHEMA, Read, answer, collect, failed, local_frame, read_packed
 from firesteel.engine.fold import Fold
 from firesteel.engine.job import Stream
 from firesteel.engine.local import open_stream
@@ -33,14 +33,14 @@ def evaluate(
     """Loss and metrics over all rows, or over the plan's steps. ``stream`` stands for a streamed ``source``."""
     metrics = as_metrics(plan.metrics)
     rows = None if plan.steps is None else plan.steps * plan.batch_size
-    read: Callable[[Iterator[pa.RecordBatch]], Iterator[Batch]]
+    read: Read
     if isinstance(source, Frame):
         df = source.df.select(*source.reading.select(source.df))
         read = partial(_read_columns, source.reading)
     elif isinstance(source, Packed):
         df, read = source.df, read_packed
     elif isinstance(source, Local):
-        df, read = packed_frame(spark, source.batch, world), read_packed
+        df, read = local_frame(spark, source.batch, world)
     else:
         assert stream is not None
         df, read = spark.range(0, world, 1, world), partial(_read_stream, scorer.framework, stream, world, plan.steps)

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from firesteel.cluster.preflight import is_remote
 from firesteel.cluster.travel import pack as pack_object
 from firesteel.core import registry
-from firesteel.core.errors import PlanError
+from firesteel.core.errors import PlanError, UnsupportedError
 from firesteel.core.spec import Batch, rows_of
 from firesteel.data.packed import pack, unpack
 from firesteel.data.shards import XShards
 from firesteel.data.sources import Columns, is_pandas, pandas_reading, read_pandas, shard_batch
-from firesteel.engine.answers import ANSWER_SCHEMA, answer, collect, failed, packed_frame, read_packed
+from firesteel.engine.answers import ANSWER_SCHEMA, Read, answer, collect, failed, local_frame
 from firesteel.engine.job import Stream
 from firesteel.engine.outputs import add_columns, contained, finish_shard
 from firesteel.engine.scorer import Outputs, Scorer, first_rows
@@ -34,13 +35,14 @@ def score_arrays(spark: SparkSession, scorer: Scorer, batch: Batch, world: int) 
     """Outputs for local arrays, in their order."""
     if rows_of(batch) == 0:
         return scorer.try_out(batch)
-    answers = packed_frame(spark, batch, world).mapInArrow(partial(_score_task, scorer), ANSWER_SCHEMA)
+    frame, read = local_frame(spark, batch, world)
+    answers = frame.mapInArrow(partial(_score_task, scorer, read), ANSWER_SCHEMA)
     flat = [unpack(header, data) for header, data in collect(answers)]
     return _nested({name: np.concatenate([part[name] for part in flat]) for name in flat[0]})
 
 
-def _score_task(scorer: Scorer, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    blocks = read_packed(batches)
+def _score_task(scorer: Scorer, read: Read, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    blocks = read(batches)
     batch = next(blocks, None)
     if batch is None:
         return
@@ -136,6 +138,11 @@ def score_stream(spark: SparkSession, scorer: Scorer, stream: Stream, steps: int
 
     One partition, for only its end tells how many batches there are. ``inputs`` is how many the model needs.
     """
+    if is_remote(spark):
+        raise UnsupportedError(
+            "a loader's or creator's predictions come as an XShards, which needs RDDs, and Spark Connect has none; "
+            "predict on a DataFrame or on arrays works there"
+        )
     work = pack_object((stream, steps, inputs), "the data")
     return XShards(spark.sparkContext.parallelize([0], 1).mapPartitions(partial(_score_streamed, scorer, work)))
 

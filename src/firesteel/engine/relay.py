@@ -26,6 +26,10 @@ class Relay:
             raise PlanError(f"arrays must have the same size in first dimension: {lengths}")
         self._sets[name] = batch
 
+    def has(self, name: str) -> bool:
+        """Whether there is such a set."""
+        return name in self._sets
+
     def rows(self, name: str) -> int:
         """How many there are."""
         return rows_of(self._sets[name])

@@ -153,33 +153,91 @@ def _arrow_type(kind: Any) -> pa.DataType:
 
 def _scored(df: DataFrame, reading: Reading, scorer: Scorer, fields: Sequence[StructField]) -> DataFrame:
     import pyarrow as pa
+    from pyspark.sql import functions
     from pyspark.sql.functions import col
-    from pyspark.sql.types import StructField, StructType
 
     kept, names = df.schema.fields, df.columns
     # Columns go by place through the tasks: names may repeat or have dots. They are put back at the end.
     plain = df.toDF(*(f"p{place}" for place in range(len(kept))))
-    places: list[int] = []
-    extra: list[Column] = []
+    used: list[Column] = []
+    places: list[int | None] = []  # of whole columns; not of a struct's field or a map's entry
     for column in reading.columns:
         head, *inner = path_of(df.schema, column.name)
         place = names.index(head)
-        if inner or column.key is not None:  # a field of a struct or an entry of a map travels beside it
-            extra.append(entry(quoted(f"p{place}", *inner), column.key).alias(f"f{len(extra)}"))
-            place = len(kept) + len(extra) - 1
-        places.append(place)
-    if extra:
-        plain = plain.select("*", *extra)
-    schema = StructType(
-        [StructField(f"p{place}", field.dataType, field.nullable) for place, field in enumerate(kept)]
-        + [StructField(f"o{place}", field.dataType) for place, field in enumerate(fields)]
-    )
+        used.append(entry(quoted(f"p{place}", *inner), column.key))
+        places.append(None if inner or column.key is not None else place)
     outputs = pa.schema([pa.field(f"o{place}", _arrow_type(field.dataType)) for place, field in enumerate(fields)])
-    scored = plain.mapInArrow(partial(_score_batches, scorer, reading, tuple(places), len(kept), outputs), schema)
-    final = [*kept, *fields]
+    if hasattr(functions, "arrow_udf") and not _has_vectors(reading, df):
+        scored = _by_column(plain, used, reading, scorer, fields, outputs)
+    else:
+        scored = _by_row(plain, used, places, reading, scorer, fields, outputs)
+    was = [f"p{place}" for place in range(len(kept))] + outputs.names
     return scored.select(
-        *(col(was.name).alias(now.name, metadata=now.metadata) for was, now in zip(schema.fields, final, strict=True))
+        *(col(name).alias(now.name, metadata=now.metadata) for name, now in zip(was, [*kept, *fields], strict=True))
     )
+
+
+def _has_vectors(reading: Reading, df: DataFrame) -> bool:
+    """Whether a column that is read has a type of the user's making, such as a vector: Arrow UDFs take none."""
+    from pyspark.sql.types import UserDefinedType
+
+    return any(isinstance(field.dataType, UserDefinedType) for field in df.select(*reading.select(df)).schema.fields)
+
+
+def _by_column(
+    plain: DataFrame,
+    used: Sequence[Column],
+    reading: Reading,
+    scorer: Scorer,
+    fields: Sequence[StructField],
+    outputs: pa.Schema,
+) -> DataFrame:
+    """Only what the program reads goes to Python, and only its outputs come back."""
+    from pyspark.sql import functions
+    from pyspark.sql.types import StructField, StructType
+
+    kind = StructType([StructField(name, field.dataType) for name, field in zip(outputs.names, fields, strict=True)])
+    api: Any = functions  # PySpark's own types leave these out
+    score = api.arrow_udf(partial(_score_arrays, scorer, reading, outputs), kind, api.ArrowUDFType.SCALAR_ITER)
+    # As a function that may differ from call to call, it is called once for each row, whatever is done with its
+    # outputs: a filter on a prediction would else be worked out by scoring again.
+    whole = plain.withColumn("o", score.asNondeterministic()(*used))
+    return whole.select(*plain.columns, *(functions.col("o")[name].alias(name) for name in outputs.names))
+
+
+def _by_row(
+    plain: DataFrame,
+    used: Sequence[Column],
+    places: Sequence[int | None],
+    reading: Reading,
+    scorer: Scorer,
+    fields: Sequence[StructField],
+    outputs: pa.Schema,
+) -> DataFrame:
+    """Whole rows go to Python and back."""
+    from pyspark.sql.types import StructField, StructType
+
+    kept = plain.schema.fields
+    schema = StructType([*kept, *(StructField(n, f.dataType) for n, f in zip(outputs.names, fields, strict=True))])
+    extra = [column for column, place in zip(used, places, strict=True) if place is None]
+    beyond = iter(range(len(kept), len(kept) + len(extra)))
+    found = tuple(next(beyond) if place is None else place for place in places)
+    beside = plain.select("*", *(column.alias(f"f{place}") for place, column in enumerate(extra)))
+    return beside.mapInArrow(partial(_score_batches, scorer, reading, found, len(kept), outputs), schema)
+
+
+def _score_arrays(scorer: Scorer, reading: Reading, outputs: pa.Schema, batches: Iterator[Any]) -> Iterator[pa.Array]:
+    """The body of an Arrow UDF: the columns that are read in, the outputs of the same rows out."""
+    import pyarrow as pa
+
+    first = next(batches, None)
+    if first is None:
+        return  # an empty partition need not wake anybody
+    with scorer.open() as score:
+        for arrays in chain((first,), batches):
+            columns = list(arrays) if isinstance(arrays, tuple) else [arrays]
+            rows = pa.RecordBatch.from_arrays(columns, [f"f{place}" for place in range(len(columns))])
+            yield pa.StructArray.from_arrays(_to_columns(score(reading.batch(rows)), outputs), fields=list(outputs))
 
 
 def _score_batches(

@@ -6,7 +6,6 @@ Scoring runs in Spark's own Python workers, which keep a few replicas between ta
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import socket
 import sys
 from collections import OrderedDict
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from firesteel.cluster.failure import Failure
+from firesteel.cluster.parcel import Parcel
 from firesteel.cluster.preflight import cores_per_task
 from firesteel.cluster.travel import pack as pack_object
 from firesteel.cluster.travel import unpack as unpack_object
@@ -51,8 +51,7 @@ class Living:
 class Scorer:
     """What a task needs in order to score."""
 
-    payload: bytes
-    key: str
+    parcel: Parcel
     framework: str
     batch_size: int
     threads: int
@@ -68,8 +67,8 @@ class Scorer:
 
     def wake(self) -> Living:
         """The program alive in this task's process, which keeps it."""
-        living = _living.pop(self.key, None) or self._bring_to_life(self.threads)
-        _living[self.key] = living
+        living = _living.pop(self.parcel.digest, None) or self._bring_to_life(self.threads)
+        _living[self.parcel.digest] = living
         while len(_living) > _REPLICAS_KEPT:
             _living.popitem(last=False)
         return living
@@ -93,7 +92,7 @@ class Scorer:
         return unpack_object(payload)
 
     def _bring_to_life(self, threads: int) -> Living:
-        plan, callbacks, config = self.unpack(self.payload)
+        plan, callbacks, config = self.unpack(self.parcel.read())
         replica: Any = registry.framework(plan.program.framework).replica(plan.program, "cpu", threads)
         runner = Runner(rank=0, num_workers=1, config=config)
         listed = Callbacks(callbacks, runner)
@@ -122,9 +121,8 @@ class Scorer:
 def make_scorer(spark: SparkSession, plan: Map | Reduce, callbacks: Sequence[Any] = (), config: Any = None) -> Scorer:
     """Pack a plan for the workers. Driver only."""
     payload = pack_object((plan, tuple(callbacks), dict(config or {})), "the program")
-    key = hashlib.sha256(payload).hexdigest()
     reach = tuple(path for path in sys.path if path)
-    return Scorer(payload, key, plan.program.framework, plan.batch_size, cores_per_task(spark), reach)
+    return Scorer(Parcel.of(spark, [payload]), plan.program.framework, plan.batch_size, cores_per_task(spark), reach)
 
 
 def pieces(batch: Batch, size: int) -> Iterator[Batch]:

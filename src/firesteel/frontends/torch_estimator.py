@@ -20,9 +20,10 @@ from firesteel.engine import checkpoint, local
 from firesteel.engine.callbacks import Callback, find_main
 from firesteel.engine.evaluate import evaluate
 from firesteel.engine.files import local_path, read_bytes, write_bytes
-from firesteel.engine.fit import Outputs, fit
+from firesteel.engine.fit import fit
 from firesteel.engine.history import History, Summaries
 from firesteel.engine.job import Stream
+from firesteel.engine.listener import Outputs
 from firesteel.engine.outputs import add_columns, contained
 from firesteel.engine.score import score_frame
 from firesteel.engine.scorer import make_scorer

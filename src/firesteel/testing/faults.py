@@ -105,8 +105,9 @@ class Injector:
         for number, fault in enumerate(self.faults):
             if fault.is_now(name, rank, generation, epoch, step) and self._is_first(number):
                 if fault.kind == "kill all workers":
-                    for path in Path(self.folder).glob("worker of *"):
-                        os.kill(int(path.read_text()), signal.SIGKILL)
+                    workers = [int(path.read_text()) for path in Path(self.folder).glob("worker of *")]
+                    for worker in sorted(workers, key=lambda pid: pid == os.getppid()):  # our own last: we die with it
+                        os.kill(worker, signal.SIGKILL)
                 _strike(fault, in_child=name not in _TASK_MOMENTS)
 
     def struck(self) -> list[dict[str, Any]]:

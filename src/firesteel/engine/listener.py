@@ -1,0 +1,161 @@
+"""The driver's ear: takes the ranks' events, and leaves history, scalars, files, checkpoints and the screen."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+from firesteel.cluster.coordinator import Coordinator
+from firesteel.cluster.failure import Budget
+from firesteel.cluster.progress import Display
+from firesteel.core.plan import Fit, Position
+from firesteel.engine.checkpoint import Checkpoint, CheckpointFolder
+from firesteel.engine.files import write_bytes
+from firesteel.engine.history import History, Summaries
+from firesteel.engine.summary import EventWriter
+
+__all__ = ["Listener", "Outcome", "Outputs"]
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Where a fit leaves things: checkpoints, TensorBoard files, scalars in memory, the screen."""
+
+    summaries: Summaries
+    checkpoints: CheckpointFolder | None = None
+    event_folder: str | None = None
+    verbose: int = 1
+
+
+@dataclass
+class Outcome:
+    """What a fit gives back."""
+
+    history: History
+    state: dict[str, bytes] | None
+    position: Position
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class Listener:
+    """Takes the ranks' events: history, scalars, files, checkpoints, the screen. A context manager."""
+
+    def __init__(self, plan: Fit, outputs: Outputs, budget: Budget) -> None:
+        self._plan = plan
+        self._budget = budget
+        self._written: dict[str, int] = {}
+        self._outputs = outputs
+        self._history = History()
+        self._state: dict[str, bytes] | None = None
+        self._position = plan.position
+        self._seconds: dict[str, float] = {}
+        self._warning = ""
+        self._has_warned = False
+        self._display = Display(plan.launch.world, plan.epochs, outputs.verbose)
+        self._writers: dict[str, EventWriter] = {}
+
+    def __enter__(self) -> Listener:
+        if self._outputs.event_folder is not None:
+            for name in ("train", "validation") if self._plan.validation else ("train",):
+                self._writers[name] = EventWriter(f"{self._outputs.event_folder}/{name}")
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._display.close()
+        for writer in self._writers.values():
+            writer.close()
+
+    def show(self, coordinator: Coordinator) -> None:
+        """Called in the caller's own thread, several times a second."""
+        self._warn()
+        self._display.refresh(coordinator.seated, coordinator.alive)
+
+    def take(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
+        """One event of one rank."""
+        getattr(self, f"_on_{event['name']}")(rank, event, buffers)
+
+    @property
+    def is_again(self) -> bool:
+        """Whether a gang was lost before the present one."""
+        return bool(self._budget.incidents)
+
+    def rewind(self, to: dict[str, Any]) -> None:
+        """A gang goes on from this step: forget what came after it."""
+        incident = self._budget.incidents[-1]
+        incident.step = to["step"]
+        self._outputs.summaries.rewind(to["step"])
+        while self._history and self._history[-1]["epoch"] > to["epoch"]:
+            self._history.pop()
+        who = " and ".join(f"{rank}" for rank in sorted(incident.ranks))
+        at = "" if incident.failure.step is None else f" in step {incident.failure.step}"
+        text = incident.failure.message.partition("\n")[0]
+        self._display.say(f"replica {who} was lost{at}: {text}. Going on from step {to['step']}")
+
+    def outcome(self) -> Outcome:
+        """Once the launch is over."""
+        self._warn()
+        self._history.recoveries = [incident.to_json() for incident in self._budget.incidents]
+        self._display.end(self._position.step - self._plan.position.step, self._seconds)
+        return Outcome(self._history, self._state, self._position, self._seconds)
+
+    def _warn(self) -> None:
+        """In the caller's thread, where filters and ``pytest.warns`` apply; once."""
+        if self._warning and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(self._warning, RuntimeWarning, stacklevel=4)
+
+    def _on_line(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
+        self._display.line(rank, event["text"])
+
+    def warn(self, text: str) -> None:
+        """Warn the user, the first time that there is something to warn of."""
+        self._warning = self._warning or text
+
+    def _on_warning(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
+        self.warn(event["text"])
+
+    def _on_progress(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
+        self._display.progress(event)
+        if self._budget.incidents and self._budget.incidents[-1].resumed is None:
+            self._budget.incidents[-1].resumed = time.time()
+
+    def _on_steps(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
+        columns = (event[name] for name in ("losses", "rates", "rows", "seconds", "times"))
+        rows = [
+            (step, at, {"Loss": loss, "LearningRate": rate, "Throughput": count / max(seconds, 1e-9)})
+            for step, (loss, rate, count, seconds, at) in enumerate(zip(*columns, strict=True), event["first"])
+        ]
+        self._outputs.summaries.add_train(rows)
+        self._write("train", rows)
+
+    def _on_validation(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
+        row = (event["step"], event["time"], event["values"])
+        self._outputs.summaries.add_validation([row])
+        self._write("validation", [row])
+
+    def _on_epoch(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
+        self._history.append(event["record"])
+        self._display.epoch(event["record"])
+
+    def _on_file(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
+        write_bytes(event["path"], bytes(buffers[0]))
+
+    def _on_checkpoint(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
+        state = dict(zip(event["parts"], map(bytes, buffers), strict=True))
+        assert self._outputs.checkpoints is not None
+        self._outputs.checkpoints.write(Checkpoint(state, Position(**event["position"]), self._plan.seed))
+
+    def _on_result(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
+        self._state = dict(zip(event["parts"], map(bytes, buffers), strict=True))
+        self._position = Position(**event["position"])
+        self._seconds = event["seconds"]
+
+    def _write(self, name: str, rows: list[tuple[int, float, dict[str, float]]]) -> None:
+        if name in self._writers:
+            for row in rows:
+                if row[0] > self._written.get(name, -1):  # else it is done again, after a loss
+                    self._writers[name].add(*row)
+                    self._written[name] = row[0]
+            self._writers[name].flush()

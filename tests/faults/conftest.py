@@ -127,7 +127,11 @@ class Cluster:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             text=True,
-            env={**os.environ, "TMPDIR": str(folder)},  # so that what is left there is its own
+            env={
+                **os.environ,
+                "TMPDIR": str(folder),  # so that what is left there is its own
+                "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            },
         )
 
     def train(self, *faults: dict[str, Any], conf: Any = None, estimator: Any = None, **options: Any) -> dict[str, Any]:

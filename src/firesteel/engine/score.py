@@ -193,12 +193,20 @@ def _by_column(
     outputs: pa.Schema,
 ) -> DataFrame:
     """Only what the program reads goes to Python, and only its outputs come back."""
+    import pyarrow as pa
     from pyspark.sql import functions
     from pyspark.sql.types import StructField, StructType
 
     kind = StructType([StructField(name, field.dataType) for name, field in zip(outputs.names, fields, strict=True)])
-    api: Any = functions  # PySpark's own types leave these out
-    score = api.arrow_udf(partial(_score_arrays, scorer, reading, outputs), kind, api.ArrowUDFType.SCALAR_ITER)
+
+    def body(batches: Any) -> Any:
+        return _score_arrays(scorer, reading, outputs, batches)
+
+    # From these PySpark knows what kind of function it is.
+    inputs = pa.Array if len(used) == 1 else tuple[pa.Array, ...]
+    body.__annotations__ = {"batches": Iterator[inputs], "return": Iterator[pa.Array]}  # type: ignore[valid-type]
+    api: Any = functions  # PySpark's own types leave it out
+    score = api.arrow_udf(body, kind)
     # As a function that may differ from call to call, it is called once for each row, whatever is done with its
     # outputs: a filter on a prediction would else be worked out by scoring again.
     whole = plain.withColumn("o", score.asNondeterministic()(*used))

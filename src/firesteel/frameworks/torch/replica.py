@@ -21,6 +21,7 @@ from firesteel.frameworks.torch.ddp import wrap
 from firesteel.frameworks.torch.flat import flatten
 from firesteel.frameworks.torch.losses import Criterion, make_loss
 from firesteel.frameworks.torch.program import Parts, TorchContent, make, make_model
+from firesteel.frameworks.torch.quickstart import spare_the_compiler
 from firesteel.frameworks.torch.slices import SlicedOptimizer, merge_slices
 from firesteel.frameworks.torch.state import pack_model, pack_tree, unpack_tensors, unpack_tree
 
@@ -110,6 +111,7 @@ class TorchReplica:
 
     def start(self, state: dict[str, bytes] | None) -> None:
         """Make optimizer and schedule; see ``Trainable``."""
+        spare_the_compiler()
         self._flats = flatten(list(self.model.parameters()))
         if not self._flats:
             raise PlanError("the model has no parameter that requires a gradient: there is nothing to train")

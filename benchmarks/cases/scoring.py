@@ -21,7 +21,7 @@ _THEIRS, _OURS = "predict_batch_udf", "firesteel"
 
 def cases(bench: Bench) -> Iterator[Case]:
     """One case for each kind of column, with the same model where the width is the same."""
-    rows = bench.rows(60_000)
+    rows = bench.rows(240_000)
     array = bench.spark.read.parquet(data.array_parquet(bench.folder, rows, _WIDTH)).drop("label")
     yield _case("an array<float> column", array, ["features"], _WIDTH, rows, 1.0)
 

@@ -40,6 +40,12 @@ def pack(value: object, what: str) -> bytes:
         ) from error
 
 
+@functools.cache
+def _real_path(file: str) -> str:
+    """Where a file is. Asked of a few thousand modules, each time that something is packed."""
+    return os.path.realpath(file)
+
+
 @contextlib.contextmanager
 def _user_modules_by_value() -> Iterator[None]:
     """Classes and functions of the user's own modules travel whole: tasks need not have the files beside the script."""
@@ -50,7 +56,7 @@ def _user_modules_by_value() -> Iterator[None]:
         file = getattr(module, "__file__", None)
         if not file or module.__name__ == "__main__":
             continue
-        place = os.path.realpath(file)
+        place = _real_path(file)
         if "site-packages" in place or "dist-packages" in place or place.startswith((own + os.sep, *installed)):
             continue
         if module.__name__ not in cloudpickle.list_registry_pickle_by_value():

@@ -152,7 +152,6 @@ def _arrow_type(kind: Any) -> pa.DataType:
 
 
 def _scored(df: DataFrame, reading: Reading, scorer: Scorer, fields: Sequence[StructField]) -> DataFrame:
-    import pyarrow as pa
     from pyspark.sql import functions
     from pyspark.sql.functions import col
 
@@ -166,38 +165,41 @@ def _scored(df: DataFrame, reading: Reading, scorer: Scorer, fields: Sequence[St
         place = names.index(head)
         used.append(entry(quoted(f"p{place}", *inner), column.key))
         places.append(None if inner or column.key is not None else place)
-    outputs = pa.schema([pa.field(f"o{place}", _arrow_type(field.dataType)) for place, field in enumerate(fields)])
-    if hasattr(functions, "arrow_udf") and not _has_vectors(reading, df):
-        scored = _by_column(plain, used, reading, scorer, fields, outputs)
+    if hasattr(functions, "arrow_udf") and _is_plain(reading, df, fields):
+        scored = _by_column(plain, used, reading, scorer, fields)
     else:
-        scored = _by_row(plain, used, places, reading, scorer, fields, outputs)
-    was = [f"p{place}" for place in range(len(kept))] + outputs.names
+        scored = _by_row(plain, used, places, reading, scorer, fields)
+    was = [f"p{place}" for place in range(len(kept))] + [f"o{place}" for place in range(len(fields))]
     return scored.select(
         *(col(name).alias(now.name, metadata=now.metadata) for name, now in zip(was, [*kept, *fields], strict=True))
     )
 
 
-def _has_vectors(reading: Reading, df: DataFrame) -> bool:
-    """Whether a column that is read has a type of the user's making, such as a vector: Arrow UDFs take none."""
-    from pyspark.sql.types import UserDefinedType
+def _is_plain(reading: Reading, df: DataFrame, fields: Sequence[StructField]) -> bool:
+    """Whether no input is a vector, and no output has one inside: Arrow UDFs know nothing of them."""
+    from pyspark.sql.types import StructType, UserDefinedType
 
-    return any(isinstance(field.dataType, UserDefinedType) for field in df.select(*reading.select(df)).schema.fields)
+    inputs = df.select(*reading.select(df)).schema.fields
+    inner = [part for field in fields if isinstance(field.dataType, StructType) for part in field.dataType.fields]
+    return not any(isinstance(field.dataType, (UserDefinedType, StructType)) for field in [*inputs, *inner])
 
 
 def _by_column(
-    plain: DataFrame,
-    used: Sequence[Column],
-    reading: Reading,
-    scorer: Scorer,
-    fields: Sequence[StructField],
-    outputs: pa.Schema,
+    plain: DataFrame, used: Sequence[Column], reading: Reading, scorer: Scorer, fields: Sequence[StructField]
 ) -> DataFrame:
     """Only what the program reads goes to Python, and only its outputs come back."""
     import pyarrow as pa
     from pyspark.sql import functions
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import ArrayType, DoubleType, StructField, StructType, UserDefinedType
 
-    kind = StructType([StructField(name, field.dataType) for name, field in zip(outputs.names, fields, strict=True)])
+    is_vector = [isinstance(field.dataType, UserDefinedType) for field in fields]
+    kind = StructType(
+        [
+            StructField(f"o{place}", ArrayType(DoubleType(), False) if is_vector[place] else field.dataType)
+            for place, field in enumerate(fields)
+        ]
+    )
+    outputs = _arrow_schema(kind.fields)
 
     def body(batches: Any) -> Any:
         return _score_arrays(scorer, reading, outputs, batches)
@@ -210,7 +212,18 @@ def _by_column(
     # As a function that may differ from call to call, it is called once for each row, whatever is done with its
     # outputs: a filter on a prediction would else be worked out by scoring again.
     whole = plain.withColumn("o", score.asNondeterministic()(*used))
-    return whole.select(*plain.columns, *(functions.col("o")[name].alias(name) for name in outputs.names))
+    columns = [functions.col("o")[field.name] for field in kind.fields]
+    if any(is_vector):
+        from pyspark.ml.functions import array_to_vector
+
+        columns = [array_to_vector(c) if is_one else c for c, is_one in zip(columns, is_vector, strict=True)]
+    return whole.select(*plain.columns, *(c.alias(field.name) for c, field in zip(columns, kind.fields, strict=True)))
+
+
+def _arrow_schema(fields: Sequence[StructField]) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([pa.field(f"o{place}", _arrow_type(field.dataType)) for place, field in enumerate(fields)])
 
 
 def _by_row(
@@ -220,12 +233,12 @@ def _by_row(
     reading: Reading,
     scorer: Scorer,
     fields: Sequence[StructField],
-    outputs: pa.Schema,
 ) -> DataFrame:
     """Whole rows go to Python and back."""
     from pyspark.sql.types import StructField, StructType
 
     kept = plain.schema.fields
+    outputs = _arrow_schema(fields)
     schema = StructType([*kept, *(StructField(n, f.dataType) for n, f in zip(outputs.names, fields, strict=True))])
     extra = [column for column, place in zip(used, places, strict=True) if place is None]
     beyond = iter(range(len(kept), len(kept) + len(extra)))

@@ -1,33 +1,38 @@
-"""torch's DistributedDataParallel with rows weighted: each rank's gradient counts by its part of the step."""
+"""torch's DistributedDataParallel, which agrees on gradients while the backward still runs.
 
-# No `from __future__ import annotations` here: DDP reads its hook's annotations, and would find strings.
+DDP takes the mean over ranks. What is wanted is a sum in which each rank counts by its part of the step, so the loss
+is scaled by that part times the number of ranks. (A hook of our own could weight the gradients instead, but it would
+run in Python, in the way of the backward: some percent of a small model's step.)
+"""
+
+from __future__ import annotations
+
+import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import torch
-from torch import distributed, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["wrap"]
+__all__ = ["without_gradients", "wrap"]
 
 
-def wrap(model: nn.Module, share: Callable[[], float]) -> nn.Module:
-    """``model`` under DDP. ``share()`` is this rank's part of the step's rows, asked for at every backward."""
+def wrap(model: nn.Module) -> nn.Module:
+    """``model`` under DDP."""
     # Unused parameters are looked for: a model may leave some out, and DDP would wait for them for ever.
     # Buffers are averaged by the sync, when somebody looks at them; the option for that was renamed on the way.
     options = inspect.signature(DistributedDataParallel).parameters
     buffers = "forward_sync_buffers" if "forward_sync_buffers" in options else "broadcast_buffers"
-    wrapped = DistributedDataParallel(model, find_unused_parameters=True, **{buffers: False})
+    return DistributedDataParallel(model, find_unused_parameters=True, **{buffers: False})
 
-    def reduce(state: object, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        gradient = bucket.buffer()
-        weight = share()
-        if weight == 0.0:
-            gradient.zero_()  # not a product: a row of zeros may well give NaN
-        else:
-            gradient.mul_(weight)
-        work = distributed.all_reduce(gradient, async_op=True)
-        return work.get_future().then(lambda future: future.value()[0])
 
-    wrapped.register_comm_hook(None, reduce)
-    return wrapped
+@contextlib.contextmanager
+def without_gradients(model: nn.Module) -> Iterator[None]:
+    """While inside, a backward joins the others with zeros. Not by a loss times zero: that may well be NaN."""
+    hooks = [p.register_hook(torch.zeros_like) for p in model.parameters() if p.requires_grad]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -17,7 +17,7 @@ from firesteel.core.metrics import Metric
 from firesteel.core.program import Program
 from firesteel.core.spec import Batch, rows_of
 from firesteel.frameworks.torch import batchnorm
-from firesteel.frameworks.torch.ddp import wrap
+from firesteel.frameworks.torch.ddp import without_gradients, wrap
 from firesteel.frameworks.torch.flat import flatten
 from firesteel.frameworks.torch.losses import Criterion, make_loss
 from firesteel.frameworks.torch.program import Parts, TorchContent, make, make_model
@@ -54,7 +54,6 @@ class TorchReplica:
         self.main: Any = None
         self.runner: Any = None
         self._last: tuple[Batch, float] | None = None
-        self._share = 0.0
         self._is_collective = batchnorm.is_synced(model)
 
     # --- scoring ---
@@ -130,7 +129,8 @@ class TorchReplica:
         """Let DDP agree on gradients during the backward, from now on. False where that cannot be."""
         if self.main is not None or isinstance(self.optimizer, torch.optim.LBFGS) or self._is_collective:
             return False  # they call the model, the backward, or the group in ways of their own
-        self._wrapped = wrap(self.model, lambda: self._share)
+        self._wrapped = wrap(self.model)
+        self._ranks = torch.distributed.get_world_size()
         return True
 
     @property
@@ -151,7 +151,6 @@ class TorchReplica:
     def backward(self, batch: Batch, share: float) -> float | None:
         """Gradients of these rows' loss times ``share``; see ``Trainable``."""
         self._last = (batch, share)
-        self._share = share
         rows = rows_of(batch)
         for parameter in self.model.parameters():
             parameter.grad = None
@@ -161,9 +160,9 @@ class TorchReplica:
             return None
         self.model.train()
         loss, is_sum = self._training_loss(batch)
-        if is_sum:
-            self._share = 1.0  # sums add up as they are
-        scale = 1.0 if self._wrapped is not None else self._share  # DDP scales for itself
+        scale = 1.0 if is_sum else share  # sums add up as they are
+        if self._wrapped is not None:
+            scale *= self._ranks  # DDP takes the mean over ranks
         with _collective_errors(self._wrapped is not None or self._is_collective):
             (loss * scale if scale != 1.0 else loss).backward()
         value = float(loss.detach()) / (rows if is_sum else 1)
@@ -204,8 +203,7 @@ class TorchReplica:
             self.runner.batch = (*self._features_tuple(batch), self._target(batch))
             self.runner.output = self.runner.target = self.runner.loss = None
         if self._wrapped is not None:
-            # DDP waits for every rank. A row of zeros joins in; its gradient is zeroed in the hook, and inference mode
-            # keeps it out of batch-norm's means.
+            # DDP waits for every rank. A row of zeros joins in; inference mode keeps it out of batch-norm's means.
             self.model.eval()
             batch = {name: np.zeros((1, *values.shape[1:]), values.dtype) for name, values in batch.items()}
         elif self._is_collective:
@@ -214,7 +212,7 @@ class TorchReplica:
             return
         output = self._call(self._wrapped or self.model, batch)
         loss: Any = sum(part.float().sum() for part in _tensors(output))
-        with _collective_errors(True):
+        with _collective_errors(True), without_gradients(self.model):
             loss.backward()
         if self._wrapped is None:
             for parameter in self.model.parameters():

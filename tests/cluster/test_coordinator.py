@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from firesteel.cluster.coordinator import Coordinator, Deadlines, setting
+from firesteel.cluster.coordinator import Coordinator
+from firesteel.cluster.deadlines import Deadlines, setting
 from firesteel.cluster.failure import Budget, Failure
 from firesteel.cluster.wire import Link, answer_challenge
 from firesteel.core.errors import EnvironmentMismatch, PlanError

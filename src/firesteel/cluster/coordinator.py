@@ -18,17 +18,19 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from firesteel.cluster.board import Board, Reply
+from firesteel.cluster.deadlines import Deadlines, setting
 from firesteel.cluster.failure import Budget, Failure
 from firesteel.cluster.gate import Gate
 from firesteel.cluster.pulse import Beat
 from firesteel.cluster.tls import Certificate
 from firesteel.cluster.wire import Buffer, Link, WireError
-from firesteel.core.errors import EnvironmentMismatch, PlanError
+from firesteel.core.errors import EnvironmentMismatch
 
-__all__ = ["Assignments", "Coordinator", "Deadlines", "Reports", "setting"]
+__all__ = ["Assignments", "Coordinator", "OnEvent", "OnFetch", "Reports"]
 
 _log = logging.getLogger(__name__)
 
@@ -39,41 +41,6 @@ Reports = list[dict[str, Any]]
 Assignments = list[dict[str, Any]]
 OnEvent = Callable[[int, dict[str, Any], list[bytearray]], None]
 OnFetch = Callable[[dict[str, Any]], tuple[dict[str, Any], Sequence[Buffer]]]
-
-
-@dataclass(frozen=True)
-class Deadlines:
-    """How long each wait may last. Each has a Spark setting, whose name is in the error when it passes."""
-
-    handshake_timeout_seconds: float = 10.0
-    seat_timeout_seconds: float = 60.0
-    heartbeat_timeout_seconds: float = 5.0
-    reform_timeout_seconds: float = 60.0
-    stall_timeout_seconds: float = 900.0
-    collateral_grace_seconds: float = 3.0
-    leave_timeout_seconds: float = 10.0
-
-    @classmethod
-    def of(cls, read: Callable[[str], str | None]) -> Deadlines:
-        """As set: ``read`` gives the value of a Spark setting, or ``None``."""
-        found = {each.name: read(setting(each.name)) for each in fields(cls)}
-        return cls(**{name: _seconds(name, value) for name, value in found.items() if value is not None})
-
-
-def setting(name: str) -> str:
-    """The Spark setting of a deadline: ``seat_timeout_seconds`` is ``spark.firesteel.seatTimeoutSeconds``."""
-    first, *rest = name.split("_")
-    return "spark.firesteel." + first + "".join(word.capitalize() for word in rest)
-
-
-def _seconds(name: str, value: str) -> float:
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = 0.0
-    if not seconds > 0:
-        raise PlanError(f"{setting(name)} must be a positive number of seconds, not {value!r}")
-    return seconds
 
 
 @dataclass
@@ -92,14 +59,6 @@ class _Seat:
     beat: Beat = field(default_factory=lambda: Beat())
     moved: float = field(default_factory=time.monotonic)
     """When its child last gave a sign of life."""
-
-
-@dataclass
-class _Board:
-    """The key-value pairs of one generation, and who waits for which key."""
-
-    values: dict[str, bytes] = field(default_factory=dict)
-    waiting: dict[str, list[tuple[Link, dict[str, Any]]]] = field(default_factory=dict)
 
 
 class Coordinator:
@@ -162,7 +121,7 @@ class Coordinator:
         self._given: list[tuple[dict[str, Any] | None, list[bytearray]]] = []
         self._seats: dict[int, _Seat] = {}
         self._done: set[int] = set()
-        self._board = _Board()
+        self._board = Board()
         self._failure: Failure | Exception | None = None
         self._collateral: tuple[float, Failure] | None = None
         self._is_over = False
@@ -311,7 +270,7 @@ class Coordinator:
     def _next_generation(self) -> list[_Seat]:
         """Void what was agreed so far; those who have to hear of it."""
         self.generation += 1
-        self._board = _Board()
+        self._board = Board()
         self._done.clear()
         self._has_begun = False
         self._collateral = None
@@ -522,7 +481,8 @@ class Coordinator:
         elif kind == "ready":
             self._ready(seat, message["report"])
         elif kind == "board":
-            self._ask_board(seat.link, message, buffers)
+            for link, answer, value in self._ask_board(seat.link, message, buffers):
+                self._tell(link, answer, [value])
         elif kind == "fetch":
             assert self._on_fetch is not None
             answer, data = self._on_fetch(message["what"])
@@ -564,27 +524,9 @@ class Coordinator:
             each.moved = time.monotonic()
             self._tell(each.link, {"kind": "begin", "generation": generation, "assignment": assignment})
 
-    def _ask_board(self, link: Link, message: dict[str, Any], buffers: list[bytearray]) -> None:
-        """``set``, ``add`` answer at once; ``get`` answers when the key is there."""
-        key, verb = message["key"], message["verb"]
-        answers: list[tuple[Link, dict[str, Any], bytes]] = []
+    def _ask_board(self, link: Link, message: dict[str, Any], buffers: list[bytearray]) -> list[Reply]:
         with self._change:
-            board = self._board
-            if verb == "set":
-                board.values[key] = bytes(buffers[0])
-            elif verb == "add":
-                total = int(board.values.get(key, b"0")) + int(message["amount"])
-                board.values[key] = str(total).encode()
-            if verb == "get" and key not in board.values:
-                board.waiting.setdefault(key, []).append((link, message))
-            else:
-                value = board.values.get(key)
-                answers.append((link, message, b"" if value is None else value))
-                if value is not None:
-                    answers += [(who, asked, value) for who, asked in board.waiting.pop(key, [])]
-        for who, asked, value in answers:
-            present = asked["verb"] != "check" or key in self._board.values
-            self._tell(who, {"kind": "fetched", "id": asked["id"], "answer": {"present": present}}, [value])
+            return self._board.ask(link, message, buffers)
 
     def _tell(self, link: Link, message: dict[str, Any], buffers: Sequence[Buffer] = ()) -> None:
         with contextlib.suppress(OSError):  # it is gone; its own thread notices and says so

@@ -19,7 +19,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from firesteel.cluster.coordinator import Assignments, Coordinator, Deadlines, OnEvent, OnFetch, Reports, setting
+from firesteel.cluster.coordinator import Assignments, Coordinator, OnEvent, OnFetch, Reports
+from firesteel.cluster.deadlines import Deadlines, setting
 from firesteel.cluster.failure import Budget, Failure
 from firesteel.cluster.preflight import (
     bind_address,

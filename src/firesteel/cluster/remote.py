@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from firesteel.cluster.coordinator import Assignments, Coordinator, Deadlines, OnEvent, OnFetch, Reports, setting
+from firesteel.cluster.coordinator import Assignments, Coordinator, OnEvent, OnFetch, Reports
+from firesteel.cluster.deadlines import Deadlines, setting
 from firesteel.cluster.eventlog import LOG_SCHEMA, EventLog, replay
 from firesteel.cluster.failure import Budget, Failure
 from firesteel.cluster.launch import TaskMain, occupy

@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from firesteel.cluster.coordinator import Assignments, Deadlines, OnEvent, OnFetch, Reports
+from firesteel.cluster.coordinator import Assignments, OnEvent, OnFetch, Reports
+from firesteel.cluster.deadlines import Deadlines
 from firesteel.cluster.eventlog import EventLog
 from firesteel.cluster.failure import Budget, Failure, Incident
 from firesteel.cluster.parcel import Parcel

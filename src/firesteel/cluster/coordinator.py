@@ -237,7 +237,9 @@ class Coordinator:
                 return
             if isinstance(failure, Failure):
                 failure = failure if self._judge is None else self._judge(failure)
-            if isinstance(failure, Failure) and self._budget.spend(failure, self.generation + 1):
+            if isinstance(failure, Failure) and self._budget.spend(
+                failure, self.generation + 1, is_forming=not self._has_begun
+            ):
                 seats, generation = self._next_generation(), self.generation
             else:
                 self._failure = failure = self._final(failure)

@@ -141,10 +141,10 @@ class Budget:
         """Whether there is anything left of it."""
         return any(self._left.values())
 
-    def spend(self, failure: Failure, generation: int) -> bool:
-        """Whether this failure may be got over; it is entered if so."""
+    def spend(self, failure: Failure, generation: int, *, is_forming: bool = False) -> bool:
+        """Whether this failure may be got over; it is entered if so. ``is_forming``: the gang has not begun again."""
         last = self.incidents[-1] if self.incidents else None
-        is_recent = last is not None and time.time() - last.noticed < self._together_seconds
+        is_recent = is_forming and last is not None and time.time() - last.noticed < self._together_seconds
         if last is not None and is_recent and failure.rank not in last.ranks and failure.kind in self._left:
             last.ranks.add(failure.rank)
             return True

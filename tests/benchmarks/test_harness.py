@@ -145,4 +145,4 @@ def test_the_plot_has_a_bar_for_each_ratio():
     rows = [("Case & more", row) for row in rows_of(_measured([0.05, 12.0], [1.0, 1.0], Goal(least=0.9)))]
     picture = ElementTree.fromstring(plot(rows))
     assert len(picture.findall("{http://www.w3.org/2000/svg}rect")) == 1
-    assert ElementTree.fromstring(plot([])) is not None
+    assert ElementTree.fromstring(plot([])).tag == "{http://www.w3.org/2000/svg}svg"

@@ -24,14 +24,14 @@ class Rank:
     """A rank as the coordinator sees it."""
 
     def __init__(
-        self, coordinator: Coordinator, rank: int, secret: bytes = SECRET, attempt: int = 0, **versions: str
+        self, coordinator: Coordinator, rank: int, secret: bytes = SECRET, task: int = 0, **versions: str
     ) -> None:
         self.rank = rank
         self.socket = socket.create_connection(coordinator.address, 5)
         answer_challenge(self.socket, SECRET)
         self.socket.settimeout(5)
         self.link = Link(self.socket)
-        self.send("hello", rank=rank, attempt=attempt, host="here", versions=versions)
+        self.send("hello", rank=rank, task=task, host="here", versions=versions)
         self.answer = self.hear()
 
     def send(self, kind: str, buffers: Any = (), **fields: Any) -> None:
@@ -41,8 +41,8 @@ class Rank:
         received = self.link.receive()
         return None if received is None else received[0]
 
-    def fail(self, kind: str, message: str) -> None:
-        self.send("failed", failure=Failure(kind, self.rank, "here", message).to_json())
+    def fail(self, kind: str, message: str, **more: Any) -> None:
+        self.send("failed", failure=Failure(kind, self.rank, "here", message, **more).to_json())
 
     def board(self, verb: str, key: str, value: bytes | None = None, amount: int = 0) -> None:
         self.send("board", [] if value is None else [value], verb=verb, key=key, amount=amount, id=f"{verb} {key}")
@@ -164,7 +164,7 @@ def test_a_second_attempt_waits_and_never_takes_the_seat(make: Make) -> None:
     """A speculative copy that ended would be taken by Spark for the task's success, and the first attempt killed."""
     coordinator = make(1)
     first = Rank(coordinator, 0)
-    second = Rank(coordinator, 0, attempt=1)
+    second = Rank(coordinator, 0, task=1)
     assert second.answer == {"kind": "taken"}
     second.socket.settimeout(0.3)
     with pytest.raises(TimeoutError):
@@ -182,7 +182,7 @@ def test_an_attempt_after_the_end_finds_nothing_to_do(make: Make) -> None:
     coordinator = make(2)
     Rank(coordinator, 0).fail("user", "boom")
     wait_for_end(coordinator)
-    assert Rank(coordinator, 0, attempt=1).answer["kind"] == "abort"
+    assert Rank(coordinator, 0, task=1).answer["kind"] == "abort"
     assert Rank(coordinator, 1).answer["kind"] == "abort"
 
 
@@ -234,6 +234,15 @@ def test_collateral_alone_is_reported_after_a_grace(make: Make) -> None:
     rank.fail("collateral", "the network is down")
     assert wait_for_end(coordinator) >= 0.25
     assert (coordinator.failure.kind, coordinator.failure.message) == ("infrastructure", "the network is down")
+
+
+def test_when_all_have_lost_each_other_nobody_is_waited_for(make: Make) -> None:
+    coordinator = make(2, deadlines=Deadlines(collateral_grace_seconds=30))
+    left, dead = Rank(coordinator, 0), Rank(coordinator, 1)
+    left.fail("collateral", "SyncError: connection closed by peer", type_name="SyncError")
+    dead.fail("collateral", "its process was killed by signal 6 (SIGABRT)")
+    assert wait_for_end(coordinator) < 1.0
+    assert (coordinator.failure.kind, coordinator.failure.rank) == ("infrastructure", 1)
 
 
 def test_the_first_failure_stays(make: Make) -> None:
@@ -376,7 +385,7 @@ def test_a_gang_re_forms_around_a_newcomer(make: Make) -> None:
     lost.link.close()
     assert first.hear() == {"kind": "reform", "generation": 1}
     first.send("event", event="of a child that is being stopped")
-    newcomer = Rank(coordinator, 1, attempt=1)
+    newcomer = Rank(coordinator, 1, task=1)
     assert newcomer.answer == {"kind": "seated", "generation": 1}
     ready(newcomer, 1)
     ready(first, 1, step=8)
@@ -408,10 +417,10 @@ def test_ranks_lost_together_are_one_incident_and_one_lost_twice_is_two(make: Ma
     third.link.close()
     assert {first.hear()["generation"], first.hear()["generation"]} == {1, 2}
     assert [incident.ranks for incident in budget.incidents] == [{1, 2}]
-    Rank(coordinator, 1, attempt=1).link.close()
+    Rank(coordinator, 1, task=1).link.close()
     assert first.hear()["kind"] == "reform"
     assert [incident.ranks for incident in budget.incidents] == [{1, 2}, {1}]
-    Rank(coordinator, 1, attempt=2).link.close()
+    Rank(coordinator, 1, task=2).link.close()
     wait_for_end(coordinator)
     assert "2 losses were got over" in coordinator.failure.message
 
@@ -423,7 +432,7 @@ def test_a_task_that_ends_after_its_child_did_is_no_second_loss(make: Make) -> N
     lost.fail("infrastructure", "its process was killed")
     assert [rank.hear()["kind"] for rank in (first, lost)] == ["reform", "reform"]
     lost.link.close()
-    newcomer = Rank(coordinator, 1, attempt=1)
+    newcomer = Rank(coordinator, 1, task=1)
     assert "seated" in (newcomer.answer["kind"], newcomer.answer["kind"] == "taken" and newcomer.hear()["kind"])
     assert coordinator.failure is None
 
@@ -441,7 +450,7 @@ def test_kinds_have_their_own_budgets(make: Make) -> None:
 def test_a_duplicate_that_waited_takes_the_seat_of_one_that_dies(make: Make) -> None:
     coordinator = make(1, budget=Budget(infrastructure=1))
     first = Rank(coordinator, 0)
-    gone, duplicate = Rank(coordinator, 0, attempt=1), Rank(coordinator, 0, attempt=2)
+    gone, duplicate = Rank(coordinator, 0, task=1), Rank(coordinator, 0, task=2)
     assert gone.answer == duplicate.answer == {"kind": "taken"}
     gone.link.close()  # one that has left meanwhile must not get it
     first.link.close()
@@ -488,7 +497,7 @@ def test_rows_that_could_not_be_computed_are_sparks_affair(make: Make) -> None:
     starved.link.close()
     assert not coordinator.wait(0.3)
     assert coordinator.is_starved
-    again = Rank(coordinator, 1, attempt=1)
+    again = Rank(coordinator, 1, task=1)
     assert again.answer == {"kind": "seated", "generation": 0}
     assert not coordinator.is_starved
     first.socket.settimeout(0.2)

@@ -11,7 +11,6 @@ import time
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from torch import nn
 
@@ -19,6 +18,7 @@ from firesteel import Estimator, init_context, stop_context
 from firesteel.cluster import parcel
 from firesteel.core.errors import FiresteelError
 from firesteel.learn.metrics import Accuracy
+from firesteel.testing.faults import replicas
 
 COLUMNS = {"feature_cols": "x", "label_cols": "y"}
 X = np.random.default_rng(0).standard_normal((300, 8)).astype("float32")
@@ -63,24 +63,12 @@ def error_of(call: Any) -> dict[str, Any]:
     return {"type": "none"}
 
 
-def children() -> list[psutil.Process]:
-    """Replicas' processes of this program: others may run on this machine."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if "firesteel.cluster.child" in process.cmdline():
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
 def kill_the_task_of(rank: int) -> None:
     """Once both replicas live: ``kill -9`` for the Spark task of this one."""
 
     def strike() -> None:
         while True:
-            ranks = {process.environ().get("RANK"): process for process in children()}
+            ranks = {process.environ().get("RANK"): process for process in replicas()}
             if len(ranks) == 2:
                 os.kill(ranks[str(rank)].ppid(), signal.SIGKILL)
                 return
@@ -147,7 +135,7 @@ def main() -> None:
     seen["epochs_after_loss"] = len(estimator(lost, 2).fit(frame, **{**fit, "epochs": 2}))
     seen["lost_and_not"] = difference(lost, two)
 
-    seen["left"] = [process.pid for process in children()]
+    seen["left"] = [process.pid for process in replicas()]
     stop_context()
 
 

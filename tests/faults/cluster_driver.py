@@ -25,7 +25,7 @@ from firesteel import Estimator, init_context, stop_context
 from firesteel.core.errors import FiresteelError
 from firesteel.core.triggers import SeveralIteration
 from firesteel.learn.pytorch.callbacks import Callback
-from firesteel.testing.faults import Fault, inject
+from firesteel.testing.faults import Fault, inject, replicas
 
 ROWS, BATCH = 240, 16
 STEPS = ROWS // BATCH
@@ -72,15 +72,6 @@ def make_optimizer(model: nn.Module, config: dict[str, Any]) -> torch.optim.Opti
     return torch.optim.Adam(model.parameters(), lr=0.01)
 
 
-def replicas() -> list[int]:
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            if "firesteel.cluster.child" in process.cmdline():
-                found.append(process.pid)
-    return found
-
-
 def held_files() -> int:
     """Nameless files that Python workers still hold open."""
     count = 0
@@ -97,7 +88,7 @@ def possessions() -> dict[str, Any]:
     ports = [c.laddr.port for c in psutil.Process().net_connections(kind="tcp") if c.status == psutil.CONN_LISTEN]
     return {
         "ports": sorted(ports),
-        "replicas": replicas(),
+        "replicas": [process.pid for process in replicas()],
         "files": sorted(glob.glob(os.path.join(tempfile.gettempdir(), "firesteel*"))),
         "held": held_files(),
     }

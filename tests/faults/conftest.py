@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 from pyspark.sql import DataFrame, SparkSession, functions
@@ -20,18 +19,7 @@ from torch import nn
 
 from firesteel import Estimator
 from firesteel.cluster.java import require_java
-
-
-def children() -> list[psutil.Process]:
-    """Replicas' processes that descend from this one."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if "firesteel.cluster.child" in process.cmdline():
-                found.append(process)
-        except psutil.Error:
-            continue  # ended meanwhile
-    return found
+from firesteel.testing.faults import replicas
 
 
 @pytest.fixture
@@ -108,7 +96,7 @@ def scene(tmp_path: Path) -> Scene:
 def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """After every test: no replica's process, and the SparkContext works."""
     yield
-    assert children() == []
+    assert replicas() == []
     if "spark" in request.fixturenames:
         context = request.getfixturevalue("spark").sparkContext
         assert context.range(10).count() == 10

@@ -21,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from faults.conftest import Cluster
 
-DEADLY = ("kill child", "kill worker", "kill executor", "terminate child", "terminate worker", "exit", "segfault")
+KILLS = ("kill child", "kill worker", "kill executor", "terminate child", "terminate worker")
+DEADLY = (*KILLS, "exit", "segfault", "abort")
 KINDS = (*DEADLY, "drop connection", "delay", "hang", "freeze worker")
 CONF = {"spark.firesteel.stallTimeoutSeconds": "10", "spark.firesteel.heartbeatTimeoutSeconds": "3"}
 AT_STEPS = ("step", "agree", "update", "commit")

@@ -63,6 +63,7 @@ LOSSES = {
     "a task that is told to end": (fault("terminate worker"), "preemption"),
     "a child that exits": (fault("exit"), "infrastructure"),
     "a child that crashes": (fault("segfault"), "infrastructure"),
+    "a child that aborts": (fault("abort"), "infrastructure"),
     "a connection": (fault("drop connection"), "infrastructure"),
     "a full disk": (fault("fill disk", moment="spool", step=None), "infrastructure"),
 }

@@ -18,9 +18,10 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession, functions
 from torch import nn
 
-from faults.conftest import Faulty, Scene, children, estimator, fit
+from faults.conftest import Faulty, Scene, estimator, fit
 from firesteel.core.errors import PlanError, ReplicaFailed, SchemaError
 from firesteel.learn.pytorch.callbacks import Callback
+from firesteel.testing.faults import replicas
 
 LIMIT = 5.0  # seconds from the raise in the replica to the raise on the driver
 
@@ -47,7 +48,7 @@ def test_an_exception_in_forward(rows: DataFrame, scene: Scene, backend: str) ->
         assert part in str(error)
     assert type(error.__cause__) is RuntimeError
     assert error.__cause__.args == ("boom",)
-    assert children() == []
+    assert replicas() == []
     assert rows.sparkSession.sparkContext.range(10).count() == 10
 
     model.fault = None  # the corrected model, in the same estimator
@@ -251,7 +252,7 @@ def test_processes_that_a_replica_started_end_with_it(rows: DataFrame, scene: Sc
     with pytest.raises(ReplicaFailed, match="boom"):
         fit(estimator(Faulty(fault)), rows)
     assert scene.seconds_since() < LIMIT
-    assert children() == []
+    assert replicas() == []
 
 
 def test_what_a_replica_prints_is_on_the_drivers_screen_with_its_rank(rows: DataFrame, capfd) -> None:

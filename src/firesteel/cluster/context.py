@@ -83,8 +83,9 @@ def init_context(
     differed. A context made here is stopped at interpreter exit. ``JAVA_HOME`` and the like are set while the JVM is
     being launched and put back afterwards; where there is no Java, that of ``pip install 'firesteel[java]'`` serves.
 
-    ``local[k]`` never runs a failed task again, so a lost replica ends the job there. ``master="local[2,4]"`` (four
-    attempts per task), ``num_nodes=2`` and real clusters do retry. ``num_nodes > 1`` in local mode needs a Spark
+    ``local[k]`` never runs a failed task again: a training that lost one is launched anew, from its last commit point,
+    and reads its rows once more. ``master="local[2,4]"`` (four attempts per task), ``num_nodes=2`` and real clusters
+    retry the one task. ``num_nodes > 1`` in local mode needs a Spark
     installation that this user can write to: Spark keeps its executors' files under it.
 
     Args:

@@ -28,7 +28,7 @@ from firesteel.cluster.gate import Gate
 from firesteel.cluster.pulse import Beat
 from firesteel.cluster.tls import Certificate
 from firesteel.cluster.wire import Buffer, Link, WireError
-from firesteel.core.errors import EnvironmentMismatch
+from firesteel.core.errors import EnvironmentMismatch, SyncError
 
 __all__ = ["Assignments", "Coordinator", "OnEvent", "OnFetch", "Reports"]
 
@@ -48,7 +48,6 @@ class _Seat:
     rank: int
     link: Link
     host: str
-    attempt: int
     task: int | None = None
     """Spark's number of the task attempt."""
     is_being_served: bool = False
@@ -123,7 +122,8 @@ class Coordinator:
         self._done: set[int] = set()
         self._board = Board()
         self._failure: Failure | Exception | None = None
-        self._collateral: tuple[float, Failure] | None = None
+        self._collateral: dict[int, Failure] = {}
+        self._collateral_since = 0.0
         self._is_over = False
         self._change = threading.Condition()
         self._events = threading.Lock()
@@ -232,8 +232,10 @@ class Coordinator:
                 return
             if isinstance(failure, Failure) and failure.kind == "collateral":
                 # A broken collective is what the survivors of a failure see; the failure itself may be a moment behind.
-                if self._collateral is None:
-                    self._collateral = (time.monotonic(), failure)
+                if not self._collateral:
+                    self._collateral_since = time.monotonic()
+                self._collateral.setdefault(failure.rank, failure)
+                self._change.notify_all()
                 return
             if isinstance(failure, Failure):
                 failure = failure if self._judge is None else self._judge(failure)
@@ -275,7 +277,7 @@ class Coordinator:
         self._board = Board()
         self._done.clear()
         self._has_begun = False
-        self._collateral = None
+        self._collateral.clear()
         self._vacant_since = time.monotonic()
         for seat in self._seats.values():
             seat.report = None
@@ -300,10 +302,16 @@ class Coordinator:
         if was_away:  # the driver itself stood still (a laptop's lid): nobody could be heard
             for seat in self._seats.values():
                 seat.link.heard = now
-        if self._collateral and now - self._collateral[0] > self.deadlines.collateral_grace_seconds:
-            # Nobody reported anything better: the broken connection itself is what happened.
-            return replace(self._collateral[1], kind="infrastructure")
-        return self._silent(now) or self._stalled(now) or self._vacant(now)
+        return self._folded(now) or self._silent(now) or self._stalled(now) or self._vacant(now)
+
+    def _folded(self, now: float) -> Failure | None:
+        """What to make of ranks that say only that they lost the others, once nobody has anything better to say."""
+        is_late = now - self._collateral_since > self.deadlines.collateral_grace_seconds
+        if not self._collateral or (len(self._collateral) < self.world and not is_late):
+            return None
+        # A process that died of it may as well be the cause; one that was left alone is not.
+        first = min(self._collateral.values(), key=lambda failure: failure.type_name == SyncError.__name__)
+        return replace(first, kind="infrastructure")
 
     def _silent(self, now: float) -> Failure | None:
         limit = self.deadlines.heartbeat_timeout_seconds
@@ -437,8 +445,8 @@ class Coordinator:
         with self._change:
             if self._is_over or rank in self._seats or not 0 <= rank < self.world:
                 return None
-            host, attempt, task = str(hello["host"]), int(hello["attempt"]), hello.get("task")
-            seat = self._seats[rank] = _Seat(rank, link, host, attempt, task, since=self.generation)
+            seat = _Seat(rank, link, str(hello["host"]), hello["task"], since=self.generation)
+            self._seats[rank] = seat
             self._silenced.pop(rank, None)
             self._upstream.discard(rank)
             self.is_complete = self.is_complete or len(self._seats) == self.world

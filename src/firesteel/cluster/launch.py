@@ -286,8 +286,7 @@ def occupy(
     context = TaskContext.get()
     assert context is not None
     try:
-        attempt, task = context.attemptNumber(), context.taskAttemptId()
-        with Seat(invitation, context.partitionId(), attempt, task) as seat, _last_will(seat):
+        with Seat(invitation, context.partitionId(), context.taskAttemptId()) as seat, _last_will(seat):
             task_main(seat, _rows(batches), card)
     except Aborted as aborted:
         _log.debug("rank %d leaves: %s", context.partitionId(), aborted)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from firesteel.cluster.preflight import is_remote
+from firesteel.cluster.wire import Buffer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["Parcel"]
 
 _INLINE_BYTES = 1 << 20
-
-Buffer = bytes | bytearray | memoryview
 
 _sent: set[tuple[str, str]] = set()
 _sending = threading.Lock()

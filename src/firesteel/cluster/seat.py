@@ -71,7 +71,7 @@ class Invitation:
 class Seat:
     """One rank's seat; a context manager. Raises ``Aborted`` where the gang was stopped by somebody else."""
 
-    def __init__(self, invitation: Invitation, rank: int, attempt: int, task: int | None = None) -> None:
+    def __init__(self, invitation: Invitation, rank: int, task: int | None = None) -> None:
         self.rank = rank
         self.world = invitation.world
         self.generation = 0
@@ -82,7 +82,6 @@ class Seat:
         """Called when the driver asks for what the note is about."""
         self.pulse = PulseFile()
         self._invitation = invitation
-        self._attempt = attempt
         self._task = task
         self._over = threading.Event()
         self._change = threading.Condition()
@@ -223,8 +222,8 @@ class Seat:
         """Connect and ask for the seat; the connection, and the gang's generation."""
         link = Link(_connect(self._invitation))
         try:
-            hello = {"kind": "hello", "rank": self.rank, "attempt": self._attempt, "host": link.local_address}
-            link.send({**hello, "task": self._task, "versions": package_versions(self._invitation.packages)})
+            hello = {"kind": "hello", "rank": self.rank, "task": self._task, "host": link.local_address}
+            link.send({**hello, "versions": package_versions(self._invitation.packages)})
             answer: dict[str, Any] = {"kind": "abort", "reason": "the driver closed the connection"}
             while (received := link.receive()) is not None:
                 answer = received[0]
@@ -403,6 +402,8 @@ class Child:
         lines = "\n".join(self._lines)
         text = f"its process {how}\nIts last lines:\n{lines}" if lines else f"its process {how}"
         kind = "preemption" if status == -signal.SIGTERM else "infrastructure"
+        if status == -signal.SIGABRT and self.is_used and self._seat.world > 1:
+            kind = "collateral"  # a collective's own threads may abort the process when a peer is lost
         return Failure(kind, self._seat.rank, self._seat.host, text, step=self._seat.pulse.read().step or None)
 
     def _listen(self) -> None:

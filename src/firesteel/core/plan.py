@@ -106,8 +106,8 @@ class Launch:
     def __post_init__(self) -> None:
         for name in ("max_failures", "max_preemptions"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise PlanError(f"{name} must be an int of at least 0, not {value!r}")
+            if value != 0 or isinstance(value, bool):
+                positive(value, f"{name}, unless it is 0,")
         if self.min_workers is not None and not 1 <= (positive(self.min_workers, "min_workers") or 0) <= self.world:
             raise PlanError(f"min_workers must be between 1 and the {self.world} replicas there are")
 

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from firesteel.cluster.child import Desk
+from firesteel.cluster.wire import Buffer
 from firesteel.data.spool import spool_directory
 
 __all__ = ["CommitFiles", "Commits", "join", "split"]
@@ -26,8 +27,6 @@ _SHARE_OF_TIME = 0.005
 """What commits may cost, as a part of the training's time: half of what is promised."""
 _FIRST_STEPS = 8
 _WARM_UP = 4
-
-Buffer = bytes | bytearray | memoryview
 
 
 def join(note: dict[str, Any], parts: dict[str, Buffer]) -> list[Buffer]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from firesteel.cluster.deadlines import Deadlines
@@ -28,9 +26,7 @@ from firesteel.engine.relay import Relay
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["fit"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["fit", "make_job"]
 
 
 def fit(
@@ -53,18 +49,11 @@ def fit(
 
         return fit_remote(spark, plan, data, validation, outputs, stream=stream, config=config, deadlines=deadlines)
     relay = Relay()
-    probe = moments.installed()
-    job = FitJob(plan, config=config, probe=probe)
+    job = make_job(plan, data, validation, stream, config)
     if isinstance(data, Local):
         relay.add("train", data.batch)
-        job = replace(job, is_relayed=True)
-    elif isinstance(data, Streamed):
-        job = replace(job, stream=stream(data, plan.batch_size))
     files = None
-    if isinstance(validation, Streamed):
-        assert plan.validation is not None
-        job = replace(job, validation_stream=stream(validation, plan.validation.batch_size))
-    elif validation is not None:
+    if validation is not None and not isinstance(validation, Streamed):
         files = _offer_validation(relay, validation)
     payload = pack(job, "the program")
     newest = Newest(outputs.checkpoints)
@@ -87,7 +76,7 @@ def fit(
                     launch(
                         seated.frame,
                         seat_and_train,
-                        TaskCard(payload, seated.decoder, tensors, cores_per_task(spark), probe),
+                        TaskCard(payload, seated.decoder, tensors, cores_per_task(spark), job.probe),
                         world=world,
                         arrange=arrangement.arrange,
                         on_event=desk.take,
@@ -107,6 +96,28 @@ def fit(
         if files is not None:
             files.__exit__(None, None, None)
     return desk.outcome()
+
+
+def make_job(
+    plan: Fit,
+    data: Source,
+    validation: Source | None,
+    stream: Callable[[Streamed, int | None], Stream],
+    config: dict[str, Any],
+) -> FitJob:
+    """The replicas' half of a fit, for these kinds of data."""
+    validation_stream = None
+    if isinstance(validation, Streamed):
+        assert plan.validation is not None
+        validation_stream = stream(validation, plan.validation.batch_size)
+    return FitJob(
+        plan,
+        stream=stream(data, plan.batch_size) if isinstance(data, Streamed) else None,
+        is_relayed=isinstance(data, Local),
+        validation_stream=validation_stream,
+        config=config,
+        probe=moments.installed(),
+    )
 
 
 def _seat(data: Frame | Packed, world: int) -> tuple[Seated, tuple[str, ...]]:

@@ -23,7 +23,7 @@ from firesteel.cluster.preflight import cores_per_task
 from firesteel.cluster.progress import Display
 from firesteel.cluster.remote import launch_remote
 from firesteel.cluster.travel import pack
-from firesteel.core import moments, registry
+from firesteel.core import registry
 from firesteel.core.errors import PlanError
 from firesteel.core.plan import Fit, Launch
 from firesteel.core.spec import Batch
@@ -33,6 +33,7 @@ from firesteel.data.seating import Decoder, seat_by_shuffle, split_guests
 from firesteel.data.sources import Frame, Local, Packed, Source, Streamed
 from firesteel.data.spool import SpoolReader, SpoolWriter, spool_directory
 from firesteel.engine.arrangement import Arrangement
+from firesteel.engine.fit import make_job
 from firesteel.engine.gather import packed
 from firesteel.engine.job import FitJob, Stream, TaskCard, seat_and_train
 from firesteel.engine.listener import Listener, Outcome, Outputs
@@ -71,21 +72,10 @@ def fit_remote(
     Nothing is heard of the training on its way: history, files and checkpoints are there when it is over.
     """
     world = plan.launch.world
-    job = FitJob(plan, config=config, probe=moments.installed())
-    local: dict[str, _Arrays] = {}
-    if isinstance(data, Local):
-        local["train"] = _Arrays.of(spark, data.batch)
-        job = replace(job, is_relayed=True)
-    elif isinstance(data, Streamed):
-        job = replace(job, stream=stream(data, plan.batch_size))
-    guests = {}
-    if isinstance(validation, Streamed):
-        assert plan.validation is not None
-        job = replace(job, validation_stream=stream(validation, plan.validation.batch_size))
-    elif isinstance(validation, Local):
-        local["validation"] = _Arrays.of(spark, validation.batch)
-    elif validation is not None:
-        guests["validation"] = packed(validation)
+    job = make_job(plan, data, validation, stream, config)
+    given = {"train": data, "validation": validation}
+    local = {name: _Arrays.of(spark, each.batch) for name, each in given.items() if isinstance(each, Local)}
+    guests = {"validation": packed(validation)} if isinstance(validation, (Frame, Packed)) else {}
     rows, decoder, tensors = _rows(data)
     budget = Budget(infrastructure=plan.launch.max_failures, preemption=plan.launch.max_preemptions)
     keep = None if outputs.checkpoints is None else outputs.checkpoints.keep

@@ -41,7 +41,6 @@ _KINDS = (
 )
 _DEFAULT_ROWS = 32
 _SCORING_ROWS = 256
-_MAX_PREEMPTIONS = 16
 
 
 class TorchEstimator(Estimator):
@@ -203,12 +202,7 @@ class TorchEstimator(Estimator):
         self._seed = self._seed if seed is None else int(seed)
         plan = Fit(
             program=self._program(class_weight=_class_weights(class_weight)),
-            launch=Launch(
-                self._world(spark),
-                max_failures=max_failures,
-                max_preemptions=_MAX_PREEMPTIONS if max_failures else 0,
-                min_workers=min_workers,
-            ),
+            launch=_launch(self._world(spark), max_failures, min_workers),
             batch_size=size,
             epochs=epochs if resume else position.epoch + epochs,
             sync=self._sync,
@@ -602,6 +596,11 @@ def _as_json(position: Position) -> dict[str, Any]:
     from dataclasses import asdict
 
     return asdict(position)
+
+
+def _launch(world: int, max_failures: int, min_workers: int | None) -> Launch:
+    launch = Launch(world, max_failures=max_failures, min_workers=min_workers)
+    return launch if max_failures else replace(launch, max_preemptions=0)  # who wants no loss got over means any
 
 
 def _checked_size(source: Source | None, batch_size: Any) -> int | None:

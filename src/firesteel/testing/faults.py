@@ -24,10 +24,11 @@ from typing import Any
 
 import psutil
 
+from firesteel.cluster.child import this_desk
 from firesteel.core import moments
 from firesteel.core.errors import PlanError, UnknownName
 
-__all__ = ["KINDS", "Fault", "FaultInjected", "inject"]
+__all__ = ["KINDS", "Fault", "FaultInjected", "inject", "replicas"]
 
 KINDS = {
     "kill child": "SIGKILL to the process that trains",
@@ -38,6 +39,7 @@ KINDS = {
     "terminate worker": "SIGTERM to Spark's Python worker: a preemption",
     "exit": "the process ends by itself, with status 3 and no word",
     "segfault": "the process ends by SIGSEGV",
+    "abort": "the process ends by SIGABRT, as a collective that lost its peers may end it",
     "raise": "an exception of the user's own code",
     "hang": "the process that trains stops moving for ever",
     "freeze worker": "SIGSTOP to Spark's Python worker: a host that hangs",
@@ -47,8 +49,6 @@ KINDS = {
     "corrupt checkpoint": "the newest checkpoint in ``path`` is damaged",
 }
 """What a fault can do."""
-
-_TASK_MOMENTS = ("seated", "spool", "ready")
 
 
 class FaultInjected(RuntimeError):
@@ -108,7 +108,7 @@ class Injector:
                     workers = [int(path.read_text()) for path in Path(self.folder).glob("worker of *")]
                     for worker in sorted(workers, key=lambda pid: pid == os.getppid()):  # our own last: we die with it
                         os.kill(worker, signal.SIGKILL)
-                _strike(fault, in_child=name not in _TASK_MOMENTS)
+                _strike(fault)
 
     def struck(self) -> list[dict[str, Any]]:
         """The faults that have struck so far, with their ``time``."""
@@ -138,9 +138,19 @@ def inject(*faults: Fault) -> Iterator[Injector]:
             moments.install(None)
 
 
-def _strike(fault: Fault, *, in_child: bool) -> None:
+def replicas() -> list[psutil.Process]:
+    """The processes that train and descend from this one: none are left when a fit has ended, however it did."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # ended meanwhile
+            if "firesteel.cluster.child" in process.cmdline():
+                found.append(process)
+    return found
+
+
+def _strike(fault: Fault) -> None:
     child = psutil.Process()
-    worker = child.parent() if in_child else child
+    worker = child if this_desk() is None else child.parent()
     assert worker is not None
     match fault.kind:
         case "corrupt checkpoint":
@@ -160,6 +170,8 @@ def _strike(fault: Fault, *, in_child: bool) -> None:
             os._exit(3)
         case "segfault":
             child.send_signal(signal.SIGSEGV)
+        case "abort":
+            os.abort()
         case "raise":
             raise FaultInjected(f"injected at {fault.moment}")
         case "hang":
@@ -186,8 +198,6 @@ def _executor_of(worker: psutil.Process) -> psutil.Process:
 
 
 def _drop_connection() -> None:
-    from firesteel.cluster.child import this_desk
-
     desk = this_desk()
     if desk is None:
         raise PlanError("a connection can be dropped at the moments of a child only")

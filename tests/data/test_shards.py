@@ -19,7 +19,8 @@ import pytest
 
 from firesteel.core.errors import PlanError, SchemaError, UnsupportedError
 from firesteel.data import structure
-from firesteel.data.shards import SharedValue, SparkXShards, XShards, _task_slots
+from firesteel.data.shards import SharedValue, SparkXShards, XShards
+from firesteel.data.shards.xshards import _task_slots
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -85,7 +86,7 @@ def test_partition_default_number(sc: SparkContext, monkeypatch: pytest.MonkeyPa
     assert _task_slots(sc) == sc.defaultParallelism
     assert XShards.partition(np.arange(10)).num_partitions() == sc.defaultParallelism
     assert XShards.partition(np.arange(1)).num_partitions() == 1
-    monkeypatch.setattr("firesteel.data.shards._task_slots", lambda _: 16)
+    monkeypatch.setattr("firesteel.data.shards.xshards._task_slots", lambda _: 16)
     assert XShards.partition(np.arange(10)).num_partitions() == 10
 
 

@@ -70,6 +70,7 @@ KINDS: dict[str, Callable[[SparkSession], tuple[Any, dict[str, Any]]]] = {
     "columns": lambda spark: (columns(spark), ABC),
     "dict shards": lambda spark: (shards(spark.sparkContext, lambda cut: {"x": X[cut], "y": Y[cut]}), {}),
     "pandas shards": lambda spark: (shards(spark.sparkContext, lambda cut: table()[cut]), ABC),
+    "rows of an RDD": lambda spark: (spark.sparkContext.parallelize(list(zip(X, Y, strict=True)), 3), {}),
     "arrays": lambda spark: ((X, Y), {}),
     "loader": lambda spark: (DataLoader(TensorDataset(*TENSORS), batch_size=COUNT), {"batch_size": None}),
     "sharded loader": lambda spark: (
@@ -220,7 +221,6 @@ PAIRS = [(x, y) for x, y in zip(X, Y, strict=True)]
 OTHER_ERRORS: dict[str, tuple[type[Exception], str, Callable[[Any, SparkContext], Any]]] = {
     "a path": (UnsupportedError, "str.*DataFrame.*XShards.*DataLoader", lambda est, sc: est.fit("hdfs://rows")),
     "nothing": (UnsupportedError, "NoneType", lambda est, sc: est.evaluate(None)),
-    "an RDD": (UnsupportedError, "RDD", lambda est, sc: est.fit(sc.parallelize([1]))),
     "tensors": (UnsupportedError, "Tensor", lambda est, sc: est.predict(TENSORS[0])),
     "features alone": (UnsupportedError, "ndarray.*training", lambda est, sc: est.fit(X)),
     "a dict without labels": (UnsupportedError, "dict.*training", lambda est, sc: est.fit({"x": X})),
@@ -316,3 +316,24 @@ def test_shards_that_differ_are_told(sc: SparkContext) -> None:
 def test_wrong_parts_are_told_when_the_estimator_is_made(error: type[Exception], words: str, parts: Any) -> None:
     with pytest.raises(error, match=words):
         Estimator.from_torch(**{"model": Apply(), **parts})
+
+
+def test_rows_of_an_rdd_are_scored_in_order(spark: SparkSession) -> None:
+    est = estimator()
+    expected = est.predict(X)
+    for rows in (list(X), list(zip(X, Y, strict=True)), [{"x": x, "y": y} for x, y in zip(X, Y, strict=True)]):
+        found = est.predict(spark.sparkContext.parallelize(rows, 3)).collect()
+        assert np.allclose(np.stack(found), expected)
+    figures = est.evaluate(spark.sparkContext.parallelize(list(zip(X, Y, strict=True)), 3), verbose=0)
+    assert figures["num_samples"] == COUNT
+
+
+def test_rows_of_an_rdd_that_differ_are_refused(spark: SparkSession) -> None:
+    context = spark.sparkContext
+    with pytest.raises(PlanError, match="no elements"):
+        estimator().fit(context.parallelize([], 2), epochs=1, batch_size=4)
+    with pytest.raises(UnsupportedError, match=r"RDD of int.*rows \(x, y\)"):
+        estimator().fit(context.parallelize([1]))
+    ragged = [(X[0], Y[0]), (X[1][:2], Y[1])]
+    with pytest.raises(SchemaError, match=r"differ in shape: \(2,\), \(3,\)"):
+        estimator().fit(context.parallelize(ragged, 1), epochs=1, batch_size=2, verbose=0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,12 @@ import pyarrow as pa
 
 from firesteel.core.errors import PlanError, SchemaError, UnknownName
 
+if TYPE_CHECKING:
+    from firesteel.data.images import Images
+
 __all__ = ["KINDS", "Column", "from_numpy", "map_to_numpy", "to_numpy", "vector_type"]
 
-KINDS = ("scalar", "array", "vector", "tensor", "bytes", "string", "map")
+KINDS = ("scalar", "array", "vector", "tensor", "bytes", "string", "map", "image")
 """What a column can be; ``Column`` says what each means."""
 
 Array = npt.NDArray[Any]
@@ -37,7 +40,8 @@ class Column:
         name: the Spark column; ``"a.b"`` is the field ``b`` of the struct column ``a``.
         kind: ``"scalar"``; ``"array"``, nested ``depth`` times; ``"vector"`` (Spark ML's, dense and sparse may be
             mixed); ``"tensor"``, a binary column whose values are the bytes of one array each, in C order;
-            ``"bytes"``; ``"string"``; ``"map"``, whose ``dtype`` and ``depth`` are those of its values.
+            ``"bytes"``; ``"string"``; ``"map"``, whose ``dtype`` and ``depth`` are those of its values; ``"image"``,
+            encoded images, which ``images`` says how to decode.
         dtype: NumPy's name for the tensor's dtype; ``"object"`` for strings and bytes.
         depth: how many list levels an array (or a map's value) has; 0 otherwise.
         shape: a row's shape. Needed for a tensor. Elsewhere ``None``, or ``None`` for a dimension, means unknown until
@@ -51,6 +55,7 @@ class Column:
     depth: int = 0
     shape: tuple[int | None, ...] | None = None
     key: str | None = None
+    images: Images | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

@@ -58,7 +58,7 @@ class Feed:
         for begin in range(first_step, last, span):
             end = min(begin + span, last)
             for rows in self._rows(epoch, begin, end):
-                yield self._spool.take(rows) if len(rows) else self._spool.empty()
+                yield self._spool.take(rows, epoch) if len(rows) else self._spool.empty()
 
     def _rows(self, epoch: int, begin: int, end: int) -> list[npt.NDArray[np.int64]]:
         taken = self._order.taken(begin, end, epoch)

@@ -9,6 +9,7 @@ import numpy as np
 
 from firesteel.core.errors import SchemaError
 from firesteel.data.arrow import Column
+from firesteel.data.images import images_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -169,6 +170,9 @@ def _is_vector(kind: DataType) -> bool:
 
 
 def _binary_column(field: StructField) -> Column:
+    images = images_of(field.metadata)
+    if images is not None:
+        return Column(field.name, "image", images.dtype, images=images)
     declared = (field.metadata or {}).get(_TENSOR)
     if declared is None:
         return Column(field.name, "bytes", "object")
@@ -274,7 +278,7 @@ _ADVICE = {
     "date": "cast it to a number of days with unix_date, as bigint",
     "timestamp": "cast it to double (seconds since 1970)",
     "timestamp_ntz": "cast it to timestamp, then to double (seconds since 1970)",
-    "binary": "keep each tensor in one binary column marked with as_tensor_column",
+    "binary": "mark it with as_tensor_column if each value is a tensor, with image_column if it is an image",
     "void": "cast it to the type that it should have, such as double",
 }
 _ADVICE["varchar"] = _ADVICE["char"] = _ADVICE["string"]

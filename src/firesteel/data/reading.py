@@ -12,11 +12,15 @@ from firesteel.core.errors import SchemaError
 from firesteel.core.spec import Batch
 from firesteel.data.arrow import Column, to_numpy
 from firesteel.data.frame import columns_of, path_of
+from firesteel.data.ragged import Ragged
+from firesteel.data.spool import heap_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+
+    from firesteel.data.images import Images
 
 __all__ = ["Reading", "Tensor", "check_inputs", "check_weights", "entry", "make_reading", "quoted"]
 
@@ -63,16 +67,37 @@ class Reading:
             for index, (path, column) in enumerate(zip(paths, self.columns, strict=True))
         ]
 
-    def batch(self, rows: pa.RecordBatch, places: Sequence[int] | None = None) -> Batch:
-        """The tensors of these rows; ``places`` are those of the columns, the first ones by default. Runs in a task."""
+    @property
+    def images(self) -> dict[str, Images]:
+        """The tensors that are images, and how they are decoded."""
+        return {tensor.name: first.images for tensor in self.tensors if (first := tensor.columns[0]).images is not None}
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that these rows take in a spool."""
+        return (*self.names, *map(heap_of, self.images))
+
+    def batch(self, rows: pa.RecordBatch, places: Sequence[int] | None = None, *, is_encoded: bool = False) -> Batch:
+        """The tensors of these rows. Runs in a task.
+
+        ``places`` are those of the columns, the first ones by default; with ``is_encoded`` images stay as they are,
+        ``Ragged``.
+        """
         batch: Batch = {}
         at = iter(range(len(self.columns)) if places is None else places)
         for tensor in self.tensors:
-            arrays = [to_numpy(rows.column(next(at)), column) for column in tensor.columns]
+            arrays = [_array(rows.column(next(at)), column, is_encoded) for column in tensor.columns]
             batch[tensor.name] = tensor.join(arrays)
         if "w" in batch:
             check_weights(batch["w"], self.tensors[-1].columns[0].name)
         return batch
+
+
+def _array(values: pa.Array, column: Column, is_encoded: bool) -> Any:
+    if column.images is None:
+        return to_numpy(values, column)
+    cells = Ragged.of(values, column.name)
+    return cells if is_encoded else column.images.decode(cells.cells())
 
 
 def entry(name: str, key: str | None) -> Any:
@@ -125,6 +150,9 @@ def make_reading(
         entries = {key: replace(column, kind=kind, key=key) for key in keys(column.name)}
         tensors = [Tensor(f"x.{key}", (each,)) for key, each in entries.items()]
     elif len(columns) > 1 and inputs[0] <= 1 and inputs[1] is not None and len(columns) > inputs[1]:
+        if any(column.images for column in columns):
+            names = ", ".join(column.name for column in columns)
+            raise SchemaError(f"images are not joined with other columns into one input: {names}; the model takes one")
         tensors = [Tensor("x0", columns)]
     else:
         check_inputs(len(columns), inputs, f"feature columns: {', '.join(features)}")
@@ -140,7 +168,8 @@ def make_reading(
         if column.kind in ("bytes", "string", "map"):
             raise SchemaError(
                 f"column {column.name!r} holds {column.kind}, which this model cannot be fed; "
-                f"cast it to numbers, or mark a binary column with firesteel.data.frame.as_tensor_column",
+                f"cast it to numbers, or mark a binary column with as_tensor_column (firesteel.data.frame) or "
+                f"image_column (firesteel.data.images)",
                 column=column.name,
                 found=column.kind,
             )

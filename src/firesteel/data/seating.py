@@ -44,7 +44,7 @@ class Decoder:
             for place, partition in enumerate(partitions):
                 yield int(partition), unpack(rows.column(1)[place].as_py(), rows.column(2)[place].as_buffer())
             return
-        batch = self.reading.batch(rows, range(1, 1 + len(self.reading.columns)))
+        batch = self.reading.batch(rows, range(1, 1 + len(self.reading.columns)), is_encoded=True)
         edges = [0, *(np.flatnonzero(np.diff(partitions)) + 1).tolist(), len(partitions)]
         for begin, end in pairwise(edges):
             if begin < end:

@@ -1,6 +1,7 @@
 """A rank's rows as typed blocks in anonymous files: written once by the task, mapped by its child.
 
-One file per tensor, rows one after the other. The files have no name on disk, so that whatever dies, however it
+One file per tensor, rows one after the other; cells of bytes (encoded images) lie in a second one, their *heap*, and
+their tensor says where. The files have no name on disk, so that whatever dies, however it
 dies, leaves nothing behind. Written in the task, read in its child through inherited descriptors.
 """
 
@@ -10,6 +11,7 @@ import mmap
 import os
 import tempfile
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any
@@ -19,8 +21,9 @@ import numpy.typing as npt
 
 from firesteel.core.errors import ClusterError, SchemaError
 from firesteel.core.spec import Batch, Signature, TensorSpec
+from firesteel.data.ragged import Ragged
 
-__all__ = ["Block", "SpoolReader", "SpoolWriter", "spool_directory"]
+__all__ = ["Block", "SpoolReader", "SpoolWriter", "heap_of", "spool_directory"]
 
 _RESIDENT_BYTES = 64 << 20
 _MARK_STRIDE = 61
@@ -32,6 +35,11 @@ def spool_directory() -> str:
         if path and os.path.isdir(path) and os.access(path, os.W_OK):
             return path
     return tempfile.gettempdir()
+
+
+def heap_of(tensor: str) -> str:
+    """The file that holds a tensor's cells of bytes."""
+    return f"{tensor}/heap"
 
 
 @dataclass(frozen=True)
@@ -46,11 +54,11 @@ class Block:
 class SpoolWriter:
     """Takes a rank's batches as they arrive from Spark. Lives in the task; a context manager."""
 
-    def __init__(self, tensors: tuple[str, ...], directory: str | None = None) -> None:
+    def __init__(self, files: tuple[str, ...], directory: str | None = None) -> None:
         self._directory = directory or spool_directory()
         self._files: dict[str, IO[bytes]] = {}
         try:
-            for name in tensors:
+            for name in files:
                 self._files[name] = tempfile.TemporaryFile(dir=self._directory, buffering=0)  # noqa: SIM115 - see __exit__
         except OSError as error:
             self.__exit__(None, None, None)
@@ -71,13 +79,13 @@ class SpoolWriter:
 
     @property
     def descriptors(self) -> dict[str, int]:
-        """File descriptors by tensor name, for a child to inherit."""
+        """File descriptors by tensor or heap, for a child to inherit."""
         return {name: file.fileno() for name, file in self._files.items()}
 
     @property
     def signature(self) -> Signature | None:
         """The tensors as the data turned out to be; ``None`` before the first row."""
-        return Signature(tuple(self._specs[name] for name in self._files)) if self._specs else None
+        return Signature(tuple(self._specs[name] for name in self._files if name in self._specs)) or None
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -89,18 +97,21 @@ class SpoolWriter:
         """Partitions and a checksum of a sample of their rows: whether they came in the same order as another time."""
         return [[partition, mark] for partition, mark in self._marks.items()]
 
-    def append(self, partition: int, batch: Batch) -> None:
+    def append(self, partition: int, batch: Mapping[str, npt.NDArray[Any] | Ragged]) -> None:
         """Add rows of ``partition``; a partition's rows come in one piece, in order."""
         rows = len(next(iter(batch.values())))
         if rows == 0:
             return
         known = self._blocks[-1].rows if self._blocks and self._blocks[-1].partition == partition else 0
-        for name, file in self._files.items():
-            values = np.ascontiguousarray(batch[name])
+        for name, given in batch.items():
+            file = self._files[name]
+            values = self._heap(name, given) if isinstance(given, Ragged) else np.ascontiguousarray(given)
             self._check(name, values)
             _write_all(file, values, self._directory)
             # Every so-manieth row of the partition, however it is cut into batches: the whole would cost too much.
-            sample = np.ascontiguousarray(values[-known % _MARK_STRIDE :: _MARK_STRIDE])
+            # (Of a heap only the lengths: where a cell begins depends on what this rank holds besides.)
+            marked = values[:, 1] if isinstance(given, Ragged) else values
+            sample = np.ascontiguousarray(marked[-known % _MARK_STRIDE :: _MARK_STRIDE])
             mark = self._marks.get(partition, 0)
             self._marks[partition] = zlib.crc32(sample.reshape(-1).view(np.uint8).data, mark) if sample.size else mark
         if self._blocks and self._blocks[-1].partition == partition:
@@ -109,6 +120,12 @@ class SpoolWriter:
         else:
             self._blocks.append(Block(partition, self._rows, rows))
         self._rows += rows
+
+    def _heap(self, name: str, cells: Ragged) -> npt.NDArray[np.int64]:
+        file = self._files[heap_of(name)]
+        places = cells.places(file.tell())
+        _write_all(file, cells.run(), self._directory)
+        return places
 
     def _check(self, name: str, values: npt.NDArray[Any]) -> None:
         found = TensorSpec(name, values.dtype.str, tuple(values.shape[1:]))
@@ -159,8 +176,8 @@ class SpoolReader:
             self._maps[spec.name] = mapped
             self._arrays[spec.name] = np.frombuffer(mapped, spec.dtype).reshape(shape)  # type: ignore[arg-type]
 
-    def take(self, rows: npt.NDArray[np.int64]) -> Batch:
-        """A copy of these rows (numbers count through the whole spool), in this order."""
+    def take(self, rows: npt.NDArray[np.int64], epoch: int = 0) -> Batch:
+        """A copy of these rows (numbers count through the whole spool), in this order: the same in every epoch."""
         batch = {name: np.take(array, rows, axis=0) for name, array in self._arrays.items()}
         self._release(sum(array.nbytes for array in batch.values()))
         return batch

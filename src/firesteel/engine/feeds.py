@@ -13,7 +13,9 @@ from firesteel.cluster.child import Desk
 from firesteel.core.errors import PlanError
 from firesteel.core.ports import Framework, Group
 from firesteel.core.spec import Batch, Signature, TensorSpec, rows_of
+from firesteel.data.ahead import ahead
 from firesteel.data.feed import Feed, Holding
+from firesteel.data.image_spool import ImageSpool
 from firesteel.data.order import Order, window_rows_for
 from firesteel.data.spool import Block, SpoolReader
 from firesteel.engine.job import FitJob, Stream
@@ -55,11 +57,15 @@ def open_training(job: FitJob, desk: Desk, assignment: dict[str, Any], framework
     signature = _signature(assignment["tensors"])
     if job.is_relayed:
         spool = pull(desk, "train", signature, 0, assignment["counts"][0])
+    elif job.images:
+        blocks = tuple(Block(*block) for block in assignment["blocks"])
+        spool = ImageSpool(desk.descriptors, signature, blocks, job.images, plan.seed, desk.threads)
     else:
         spool = SpoolReader(desk.descriptors, signature, tuple(Block(*block) for block in assignment["blocks"]))
     counts = tuple(assignment["counts"])
     order = Order(counts, plan.batch_size, plan.seed, plan.shuffle, window_rows_for(signature.row_bytes, len(counts)))
-    return SpoolSteps(Feed(spool, order, tuple(Holding(*held) for held in assignment["holdings"])))
+    feed = Feed(spool, order, tuple(Holding(*held) for held in assignment["holdings"]))
+    return SpoolSteps(feed, is_ahead=bool(job.images))
 
 
 def open_validation(
@@ -84,16 +90,18 @@ def _signature(tensors: list[list[Any]]) -> Signature:
 
 
 class SpoolSteps:
-    """Steps from rows that this rank holds."""
+    """Steps from rows that this rank holds; ``is_ahead``: made by a thread, where that takes longer than a copy."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: Feed, *, is_ahead: bool = False) -> None:
         self._feed = feed
+        self._is_ahead = is_ahead
         self._count = feed.order.steps
         self.steps: int | None = self._count
 
     def run(self, data_pass: int, first: int) -> Iterator[Step]:
         """See ``Steps``."""
-        for step, batch in enumerate(self._feed.batches(data_pass, first), first):
+        batches = self._feed.batches(data_pass, first)
+        for step, batch in enumerate(ahead(batches) if self._is_ahead else batches, first):
             rows = self._feed.order.step_rows(step)
             yield Step(batch, rows_of(batch) / rows, rows, step + 1 == self._count)
 

@@ -114,6 +114,7 @@ def make_job(
         plan,
         stream=stream(data, plan.batch_size) if isinstance(data, Streamed) else None,
         is_relayed=isinstance(data, Local),
+        images=data.reading.images if isinstance(data, Frame) else {},
         validation_stream=validation_stream,
         config=config,
         probe=moments.installed(),
@@ -123,7 +124,7 @@ def make_job(
 def _seat(data: Frame | Packed, world: int) -> tuple[Seated, tuple[str, ...]]:
     if isinstance(data, Frame):
         seated = seat(data.df, data.reading.select(data.df), Decoder(data.reading), world)
-        names = data.reading.names
+        names = data.reading.files
     else:
         seated = seat(data.df, ["header", "data"], Decoder(None), world)
         names = data.names

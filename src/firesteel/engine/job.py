@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from firesteel.cluster.devices import task_gpus
@@ -11,6 +11,7 @@ from firesteel.cluster.roles import Role
 from firesteel.cluster.seat import Seat
 from firesteel.core.moments import Probe, install, passing
 from firesteel.core.plan import Fit
+from firesteel.data.images import Images
 from firesteel.data.spool import SpoolWriter
 from firesteel.engine.commits import CommitFiles
 
@@ -43,6 +44,8 @@ class FitJob:
     validation_stream: Stream | None = None
     config: dict[str, Any] | None = None
     probe: Probe | None = None
+    images: dict[str, Images] = field(default_factory=dict)
+    """Tensors that lie in the spool as encoded images."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,8 @@ class TaskCard:
 
     payload: bytes
     decoder: Decoder
-    tensors: tuple[str, ...]
+    files: tuple[str, ...]
+    """What the spool consists of; nothing where the rows are elsewhere."""
     threads: int
     probe: Probe | None = None
 
@@ -64,14 +68,14 @@ def seat_and_train(seat: Seat, batches: Iterator[pa.RecordBatch], card: TaskCard
     role = Role(seat.rank, seat.world, card.threads, "cuda" if gpus else "auto", gpus or None)
     install(card.probe)
     passing("seated", rank=seat.rank, generation=seat.generation)
-    with SpoolWriter(card.tensors) as spool, CommitFiles() as commits:
+    with SpoolWriter(card.files) as spool, CommitFiles() as commits:
         seat.give = lambda: commits.read(seat.kept)
         descriptors = spool.descriptors | commits.descriptors
         seat.prepare("firesteel.engine.worker:main", card.payload, descriptors, role)
         for rows in batches:
             seat.check()
             passing("spool", rank=seat.rank, generation=seat.generation)
-            for partition, batch in card.decoder.batches(rows) if card.tensors else ():
+            for partition, batch in card.decoder.batches(rows) if card.files else ():
                 spool.append(partition, batch)
         signature = spool.signature
         report = {

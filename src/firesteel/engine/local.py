@@ -16,6 +16,7 @@ from firesteel.core.spec import Batch, rows_of
 from firesteel.data.packed import pack, unpack
 from firesteel.data.shards import XShards
 from firesteel.data.sources import Columns, is_pandas, pandas_reading, read_pandas, shard_batch
+from firesteel.data.sources.rdds import as_shards
 from firesteel.engine.answers import ANSWER_SCHEMA, Read, answer, collect, failed, local_frame
 from firesteel.engine.job import Stream
 from firesteel.engine.outputs import add_columns, contained, finish_shard
@@ -23,9 +24,10 @@ from firesteel.engine.scorer import Outputs, Scorer, first_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import RDD
     from pyspark.sql import SparkSession
 
-__all__ = ["open_stream", "score_arrays", "score_shards", "score_stream"]
+__all__ = ["open_stream", "score_arrays", "score_rows", "score_shards", "score_stream"]
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------------
@@ -101,6 +103,32 @@ def score_shards(
     finish_shard(first, {"prediction": None})
     read = partial(shard_batch, verb="prediction")
     return shards._map_partitions(partial(_score_each, scorer, read, finish_shard, None))
+
+
+def score_rows(
+    rows: RDD[Any],
+    scorer: Scorer,
+    columns: Columns,
+    inputs: Callable[[], tuple[int, int | None]],
+    names: tuple[str, ...] | None,
+) -> RDD[Any]:
+    """A prediction for each row of an RDD, lazily and in order."""
+    return score_shards(as_shards(rows), scorer, columns, inputs, names).rdd.flatMap(_prediction_rows)
+
+
+def _prediction_rows(shard: dict[str, Any]) -> Iterator[Any]:
+    return _each_row(shard["prediction"])
+
+
+def _each_row(value: Any) -> Iterator[Any]:
+    if isinstance(value, np.ndarray):
+        yield from value
+    elif isinstance(value, dict):
+        for row in zip(*map(_each_row, value.values()), strict=True):
+            yield dict(zip(value, row, strict=True))
+    else:
+        for row in zip(*map(_each_row, value), strict=True):
+            yield type(value)(row)
 
 
 def _first(shards: XShards) -> Any:

@@ -113,7 +113,7 @@ def _announce(plan: Fit, verbose: int) -> None:
 
 def _rows(data: Source) -> tuple[tuple[Any, list[Any]] | None, Decoder, tuple[str, ...]]:
     if isinstance(data, Frame):
-        return (data.df, data.reading.select(data.df)), Decoder(data.reading), data.reading.names
+        return (data.df, data.reading.select(data.df)), Decoder(data.reading), data.reading.files
     if isinstance(data, Packed):
         return (data.df, ["header", "data"]), Decoder(None), data.names
     return None, Decoder(Reading(())), ()

@@ -15,7 +15,7 @@ from firesteel.core.plan import Clipping, EarlyStopping, Fit, Launch, Map, Posit
 from firesteel.core.program import Program
 from firesteel.core.triggers import as_trigger
 from firesteel.data.shards import XShards
-from firesteel.data.sources import Columns, Frame, Local, Source, Streamed, as_dataset, is_pandas
+from firesteel.data.sources import Columns, Frame, Local, Source, Streamed, as_dataset, is_pandas, is_rdd
 from firesteel.engine import checkpoint, local
 from firesteel.engine.callbacks import Callback, find_main
 from firesteel.engine.evaluate import evaluate
@@ -36,7 +36,8 @@ __all__ = ["TorchEstimator"]
 
 _SYNC_OF_BACKEND = {"bigdl": "sharded", "torch_distributed": "native", "spark": "native", "ray": "native"}
 _KINDS = (
-    "a Spark DataFrame, an XShards, ndarrays as (x, y) or {'x': …, 'y': …}, a pandas DataFrame, a DataLoader, "
+    "a Spark DataFrame, an XShards, ndarrays as (x, y) or {'x': …, 'y': …}, a pandas DataFrame, an RDD with one such "
+    "row to an element, a DataLoader, "
     "or a creator (config, batch_size)"
 )
 _DEFAULT_ROWS = 32
@@ -133,7 +134,8 @@ class TorchEstimator(Estimator):
         """Train for ``epochs`` more epochs; goes on from the weights and optimizer state of the fit before.
 
         Args:
-            data: a Spark DataFrame, an XShards, ndarrays, pandas, a DataLoader, or a creator ``(config, batch_size)``.
+            data: a Spark DataFrame, an XShards, ndarrays, pandas, an RDD of rows ``(x, y)``, a DataLoader, or a creator
+                ``(config, batch_size)``.
             epochs: how many to run now.
             batch_size: rows of a step over all replicas together; default 32, or the data's own batches.
             feature_cols: a column's name or a list; as many as the model has inputs, or all joined into one.
@@ -293,15 +295,17 @@ class TorchEstimator(Estimator):
 
         On a DataFrame and an XShards it is lazy. A DataFrame's schema comes from one row put through the model on the
         driver, or from ``output_schema`` (a DDL string or ``StructType``) without any run. ``steps`` cuts after so many
-        batches; a loader's or creator's predictions come as an XShards of ``{"prediction": …}``.
+        batches; a loader's or creator's predictions come as an XShards of ``{"prediction": …}``, those of an RDD of
+        rows as an RDD of arrays.
         """
         limit = positive(steps, "steps", none=True)
         names = Columns.of(output_cols, None, None, "prediction").features
         columns = Columns.of(feature_cols, None, None, "prediction")
         listed, _ = _split_callbacks(callbacks, None)
         is_counted = find_main(listed) is None
-        # An XShards is scored shard by shard, as it is.
-        source = None if isinstance(data, XShards) else self._source(data, columns, counts_inputs=is_counted)
+        # An XShards is scored shard by shard, as it is; an RDD's rows in blocks.
+        is_shards = isinstance(data, XShards) or is_rdd(data)
+        source = None if is_shards else self._source(data, columns, counts_inputs=is_counted)
         size = _checked_size(source, batch_size)
         rows = size or (_DEFAULT_ROWS if limit or isinstance(source, Streamed) else _SCORING_ROWS)
         _check_outputs(source, data, names, output_schema)
@@ -309,9 +313,10 @@ class TorchEstimator(Estimator):
         scorer = make_scorer(spark, Map(self._program(is_trained=False), rows, names), listed, self._config)
         if source is None:
             if limit is not None:
-                raise PlanError("steps does not cut an XShards; predict on the shards that are wanted")
+                raise PlanError("steps does not cut an XShards or an RDD; predict on what is wanted of it")
             inputs = self._inputs if is_counted else lambda: (0, None)
-            return local.score_shards(data, scorer, columns, inputs, names)
+            score = local.score_rows if is_rdd(data) else local.score_shards
+            return score(data, scorer, columns, inputs, names)
         if isinstance(source, Frame):
             df = source.df if limit is None else source.df.limit(limit * rows)
             return score_frame(df, source.reading, scorer, names, output_schema)

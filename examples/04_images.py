@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from torch import nn
 
 from firesteel import Estimator, init_context, stop_context
-from firesteel.data.images import Normalize, RandomCrop, RandomFlip, Resize, image_column
+from firesteel.data.image import Normalize, RandomCrop, RandomFlip, Resize, image_column
 from firesteel.learn.metrics import Accuracy
 
 

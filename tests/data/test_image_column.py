@@ -14,7 +14,7 @@ from torch import nn
 
 from firesteel import Estimator
 from firesteel.core.errors import PlanError, SchemaError
-from firesteel.data.images import (
+from firesteel.data.image.column import (
     CenterCrop,
     Images,
     Normalize,

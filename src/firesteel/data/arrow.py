@@ -19,7 +19,7 @@ import pyarrow as pa
 from firesteel.core.errors import PlanError, SchemaError, UnknownName
 
 if TYPE_CHECKING:
-    from firesteel.data.images import Images
+    from firesteel.data.image.column import Images
 
 __all__ = ["KINDS", "Column", "from_numpy", "map_to_numpy", "to_numpy", "vector_type"]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from firesteel.core.errors import SchemaError
 from firesteel.data.arrow import Column
-from firesteel.data.images import images_of
+from firesteel.data.image.column import images_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from firesteel.data.images import Images
+    from firesteel.data.image.column import Images
 
 __all__ = ["Reading", "Tensor", "check_inputs", "check_weights", "entry", "make_reading", "quoted"]
 
@@ -169,7 +169,7 @@ def make_reading(
             raise SchemaError(
                 f"column {column.name!r} holds {column.kind}, which this model cannot be fed; "
                 f"cast it to numbers, or mark a binary column with as_tensor_column (firesteel.data.frame) or "
-                f"image_column (firesteel.data.images)",
+                f"image_column (firesteel.data.image)",
                 column=column.name,
                 found=column.kind,
             )

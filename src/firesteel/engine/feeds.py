@@ -15,7 +15,7 @@ from firesteel.core.ports import Framework, Group
 from firesteel.core.spec import Batch, Signature, TensorSpec, rows_of
 from firesteel.data.ahead import ahead
 from firesteel.data.feed import Feed, Holding
-from firesteel.data.image_spool import ImageSpool
+from firesteel.data.image.spool import ImageSpool
 from firesteel.data.order import Order, window_rows_for
 from firesteel.data.spool import Block, SpoolReader
 from firesteel.engine.job import FitJob, Stream

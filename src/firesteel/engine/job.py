@@ -11,7 +11,7 @@ from firesteel.cluster.roles import Role
 from firesteel.cluster.seat import Seat
 from firesteel.core.moments import Probe, install, passing
 from firesteel.core.plan import Fit
-from firesteel.data.images import Images
+from firesteel.data.image.column import Images
 from firesteel.data.spool import SpoolWriter
 from firesteel.engine.commits import CommitFiles
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from firesteel.core.spec import Batch, Signature
-from firesteel.data.images import Images, Rows
+from firesteel.data.image.column import Images, Rows
 from firesteel.data.spool import Block, SpoolReader, heap_of
 
 __all__ = ["ImageSpool"]

@@ -59,7 +59,9 @@ def group_by(shards: XShards, columns: str | list[str], agg: Any, join: bool) ->
     if join and not keys:
         raise PlanError("group_by(join=True) joins on the keys, and columns names none")
     wanted = _aggregates(agg, keys, there)
-    df = shards.to_spark_df()
+    # Only what is asked about goes to Spark, unless all rows come back.
+    used = dict.fromkeys([*keys, *(name for _, name in wanted if name != "*")])
+    df = (shards if join else _only(shards, used or there[:1])).to_spark_df()
     results = [_aggregate(function, name) for function, name in wanted]
     grouped = df.groupBy(*map(_col, keys)).agg(*results)
     if not join:
@@ -125,7 +127,7 @@ def describe(shards: XShards, names: str | list[str] | None) -> pd.DataFrame:
     there = [str(name) for name in shards._require_frames("describe")]
     chosen = there if names is None else [names] if isinstance(names, str) else list(names)
     check_columns("describe", chosen, there)
-    df = shards.to_spark_df()
+    df = _only(shards, chosen).to_spark_df()
     numeric = {field.name for field in df.schema.fields if isinstance(field.dataType, NumericType)}
     asked = []
     for name in chosen:
@@ -141,6 +143,13 @@ def describe(shards: XShards, names: str | list[str] | None) -> pd.DataFrame:
         else:
             found[name] = pd.Series([float(column[0]), *column[1:]], dtype=object)
     return pd.DataFrame(found)
+
+
+def _only(shards: XShards, names: Iterable[str]) -> XShards:
+    """Frames with these columns; by their names as strings, for that is how Spark will have them."""
+    wanted = set(names)
+    own = [name for name in shards._require_frames("select") if str(name) in wanted]
+    return shards.select(own)
 
 
 def _aggregates(agg: Any, keys: list[str], there: list[str]) -> list[tuple[str, str]]:

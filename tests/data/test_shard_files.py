@@ -54,6 +54,9 @@ def test_parquet_of_frames_is_plain_parquet_without_pickles(sc: SparkContext, tm
 
 def test_what_is_there_is_replaced_when_told_and_whole(shards: XShards, sc: SparkContext, tmp_path: Path) -> None:
     path = tmp_path / "saved"
+    with pytest.raises(SchemaError, match="object"):
+        XShards(sc.parallelize([object()], 1)).save_parquet(str(path))
+    assert not path.exists()
     shards.save_parquet(str(path))
     with pytest.raises(FileExistsError, match="overwrite"):
         shards.save_parquet(str(path))

@@ -266,8 +266,16 @@ class Files(Protocol):
         """Remove a folder and everything in it."""
         ...
 
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        ...
+
     def move(self, source: str, target: str) -> None:
         """Give a file or folder another name; the target must not exist."""
+        ...
+
+    def replace(self, source: str, target: str) -> None:
+        """Give a file the name of another, which goes: at once on a local disk, elsewhere one after the other."""
         ...
 
     def set_mode(self, path: str, mode: int) -> None:
@@ -319,6 +327,12 @@ class _Local:
     def move(self, source: str, target: str) -> None:
         os.rename(source, target)
 
+    def remove(self, path: str) -> None:
+        os.remove(path)
+
+    def replace(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
     def set_mode(self, path: str, mode: int) -> None:
         os.chmod(path, mode)
 
@@ -368,6 +382,14 @@ class _Remote:
 
     def move(self, source: str, target: str) -> None:
         self.system.mv(source, target, recursive=True)
+
+    def remove(self, path: str) -> None:
+        self.system.rm_file(path)
+
+    def replace(self, source: str, target: str) -> None:
+        if self.exists(target):
+            self.remove(target)
+        self.system.mv(source, target)
 
     def set_mode(self, path: str, mode: int) -> None:
         self.system.chmod(path, mode)

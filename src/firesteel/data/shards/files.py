@@ -16,14 +16,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from firesteel.core.errors import PlanError, SchemaError
+from firesteel.data.file import Files, files_of
 from firesteel.data.shards.cells import decode, encode
 from firesteel.data.shards.kinds import check_positive
-from firesteel.data.storage import place_of
 from firesteel.data.structure import even_boundaries
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyarrow.fs import FileSystem
     from pyspark import RDD, SparkContext
 
 __all__ = ["load_parquet", "load_pickle", "save_parquet", "save_pickle"]
@@ -37,26 +36,26 @@ _CHUNK_BYTES = 1 << 28
 
 def save_parquet(rdd: RDD[Any], path: str, overwrite: bool) -> None:
     """Write all shards, then the list, then remove what an older list named."""
-    from pyarrow import fs
-
-    storage, folder = place_of(path)
-    there = storage.get_file_info(folder)
-    old: list[dict[str, Any]] = []
-    if there.type != fs.FileType.NotFound:
+    storage, folder = files_of(path)
+    old: list[dict[str, Any]] | None = None
+    if storage.exists(folder):
         if not overwrite:
             raise FileExistsError(f"{path} exists; pass overwrite=True to replace it")
         old = _read_list(storage, folder, path)
-    storage.create_dir(folder, recursive=True)
+    storage.make_folder(folder)
     token = secrets.token_hex(4)
     try:
         found = []
-        for part in rdd.mapPartitionsWithIndex(partial(_write, path, token)).collect():
+        for part in rdd.mapPartitionsWithIndex(partial(_write, storage.url(folder), token)).collect():
             if isinstance(part, SchemaError):
                 raise part
             found.append(part)
         _write_list(storage, folder, found)
     except BaseException:
-        _remove(storage, folder, keep=[str(part["file"]) for part in old])
+        if old is None:
+            storage.remove_tree(folder)
+        else:
+            _remove(storage, folder, keep=[str(part["file"]) for part in old])
         raise
     _remove(storage, folder, keep=[str(part["file"]) for part in found])
 
@@ -65,14 +64,14 @@ def load_parquet(context: SparkContext, path: str, least: int | None) -> RDD[Any
     """One task for each partition that was saved, or more."""
     if least is not None:
         check_positive("minPartitions", least)
-    storage, folder = place_of(path)
+    storage, folder = files_of(path)
     parts = _read_list(storage, folder, path)
     places = [[(str(part["file"]), group) for group in range(part["shards"])] for part in parts]
     if least is not None and least > len(places):
         flat = [place for part in places for place in part]
         bounds = even_boundaries(len(flat), int(least))
         places = [flat[begin:end] for begin, end in pairwise(bounds)]
-    return context.parallelize(places, max(1, len(places))).mapPartitions(partial(_read, path))
+    return context.parallelize(places, max(1, len(places))).mapPartitions(partial(_read, storage.url(folder)))
 
 
 def save_pickle(rdd: RDD[Any], path: str, batch_size: int) -> None:
@@ -109,13 +108,11 @@ def _hadoop(context: SparkContext, path: str) -> tuple[Any, Any, Any]:
     return folder.getFileSystem(context._jsc.hadoopConfiguration()), folder, lambda name: make(folder, name)
 
 
-def _read_list(storage: FileSystem, folder: str, path: str) -> list[dict[str, Any]]:
-    from pyarrow import fs
-
-    if storage.get_file_info(folder).type == fs.FileType.NotFound:
+def _read_list(storage: Files, folder: str, path: str) -> list[dict[str, Any]]:
+    if not storage.exists(folder):
         raise PlanError(f"Path does not exist: {path}")
     try:
-        with storage.open_input_stream(f"{folder}/{_LIST}") as file:
+        with storage.open(f"{folder}/{_LIST}", "rb") as file:
             found = json.loads(file.read())
         if found["format"] != _FORMAT:
             raise ValueError(found["format"])
@@ -124,22 +121,19 @@ def _read_list(storage: FileSystem, folder: str, path: str) -> list[dict[str, An
     return list(found["partitions"])
 
 
-def _write_list(storage: FileSystem, folder: str, parts: list[dict[str, Any]]) -> None:
+def _write_list(storage: Files, folder: str, parts: list[dict[str, Any]]) -> None:
     text = json.dumps({"format": _FORMAT, "version": 1, "partitions": parts}, indent=1)
     beside = f"{folder}/{_LIST}.{secrets.token_hex(4)}"
-    with storage.open_output_stream(beside) as file:
+    with storage.open(beside, "wb") as file:
         file.write(text.encode())
-    storage.move(beside, f"{folder}/{_LIST}")
+    storage.replace(beside, f"{folder}/{_LIST}")
 
 
-def _remove(storage: FileSystem, folder: str, keep: list[str]) -> None:
+def _remove(storage: Files, folder: str, keep: list[str]) -> None:
     """Everything of ours that the list does not name."""
-    from pyarrow import fs
-
-    for info in storage.get_file_info(fs.FileSelector(folder, recursive=False)):
-        is_ours = info.base_name.startswith(("shards-", f"{_LIST}."))
-        if is_ours and info.base_name not in keep:
-            storage.delete_file(info.path)
+    for name in storage.names(folder):
+        if name.startswith(("shards-", f"{_LIST}.")) and name not in keep:
+            storage.remove(f"{folder}/{name}")
 
 
 # In tasks
@@ -157,14 +151,14 @@ def _write(path: str, token: str, partition: int, shards: Iterable[Any]) -> Iter
     import pyarrow as pa
     from pyarrow import parquet
 
-    storage, folder = place_of(path)
+    storage, folder = files_of(path)
     name = f"shards-{partition:05d}-{token}-{secrets.token_hex(4)}.parquet"
     count = 0
     # One value at a time: Parquet measures a page only after a batch of them, and it must stay below 2 GB.
     options: dict[str, Any] = {"use_dictionary": False, "write_statistics": False, "write_batch_size": 1}
     try:
         with (
-            storage.open_output_stream(f"{folder}/{name}") as file,
+            storage.open(f"{folder}/{name}", "wb") as file,
             parquet.ParquetWriter(file, _schema(), compression="lz4", **options) as writer,
         ):
             for shard in shards:
@@ -186,13 +180,13 @@ def _write(path: str, token: str, partition: int, shards: Iterable[Any]) -> Iter
 def _read(path: str, parts: Iterator[list[tuple[str, int]]]) -> Iterator[Any]:
     from pyarrow import parquet
 
-    storage, folder = place_of(path)
+    storage, folder = files_of(path)
     for places in parts:
         name, file = "", None
         for wanted, group in places:
             if wanted != name or file is None:
                 name = wanted
-                file = parquet.ParquetFile(storage.open_input_file(f"{folder}/{name}"))
+                file = parquet.ParquetFile(storage.open(f"{folder}/{name}", "rb"))
             row = file.read_row_group(group)
             chunks = row["chunks"].combine_chunks().values
             buffers, begin = [], 0

@@ -82,7 +82,7 @@ def main() -> None:
         loss=nn.CrossEntropyLoss(),
         metrics=[Accuracy()],
         workers_per_node=2,
-        config={"widths": (8, 16, 32) if args.quick else (16, 32, 64, 128)},
+        config={"widths": (8, 16, 32) if args.quick else (16, 32, 64)},
         seed=1,
     )
     columns = {"feature_cols": "image", "label_cols": "label"}

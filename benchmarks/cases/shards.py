@@ -23,7 +23,7 @@ _PANDAS, _RDD, _OURS = "pandas-on-Spark", "plain RDD of rows", "firesteel"
 
 def cases(bench: Bench) -> Iterator[Case]:
     """Three kinds of work on the same rows, which every subject makes in its tasks."""
-    rows = bench.rows(10_000_000)
+    rows = bench.rows(2_000_000 if bench.is_quick else 10_000_000)
     few = max(1, rows // 10)  # plain RDDs take minutes for what the others do in seconds
     yield _case("a function of each row", rows, few, bench, _transform_shards, _transform_pandas, _transform_rdd)
     yield _case("sums by key", rows, few, bench, _group_shards, _group_pandas, _group_rdd)

@@ -20,7 +20,7 @@ import pytest
 from firesteel.core.errors import PlanError, SchemaError, UnsupportedError
 from firesteel.data import structure
 from firesteel.data.shards import SharedValue, SparkXShards, XShards
-from firesteel.data.shards.xshards import _task_slots
+from firesteel.data.shards.context import task_slots
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -83,10 +83,10 @@ def test_partition_as_in_the_spec(sc: SparkContext) -> None:
 
 
 def test_partition_default_number(sc: SparkContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _task_slots(sc) == sc.defaultParallelism
+    assert task_slots(sc) == sc.defaultParallelism
     assert XShards.partition(np.arange(10)).num_partitions() == sc.defaultParallelism
     assert XShards.partition(np.arange(1)).num_partitions() == 1
-    monkeypatch.setattr("firesteel.data.shards.xshards._task_slots", lambda _: 16)
+    monkeypatch.setattr("firesteel.data.shards.xshards.task_slots", lambda _: 16)
     assert XShards.partition(np.arange(10)).num_partitions() == 10
 
 

@@ -13,13 +13,13 @@ __all__ = ["partitions_for", "spread"]
 
 def partitions_for(items: int, per_slot: int = 1) -> int:
     """How many partitions: so many to a task slot, but never more than items."""
-    from firesteel.data.shards.xshards import _spark_context, _task_slots
+    from firesteel.data.shards.context import spark_context, task_slots
 
-    return max(1, min(items, per_slot * _task_slots(_spark_context())))
+    return max(1, min(items, per_slot * task_slots(spark_context())))
 
 
 def spread(items: Sequence[Any], per_slot: int = 1) -> RDD[Any]:
     """The items as an RDD. ``UnsupportedError`` under Spark Connect."""
-    from firesteel.data.shards.xshards import _spark_context
+    from firesteel.data.shards.context import spark_context
 
-    return _spark_context().parallelize(items, partitions_for(len(items), per_slot))
+    return spark_context().parallelize(items, partitions_for(len(items), per_slot))

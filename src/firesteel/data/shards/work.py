@@ -20,11 +20,13 @@ __all__ = [
     "distinct",
     "each",
     "extreme",
+    "first",
     "head",
     "item",
     "length",
     "null_counts",
     "run_partition",
+    "same",
     "sample",
     "select_key",
     "split_length",
@@ -168,3 +170,21 @@ def without_nulls(frame: pd.DataFrame) -> pd.DataFrame:
 def sample(options: dict[str, Any], frame: pd.DataFrame) -> pd.DataFrame:
     """Some of the rows."""
     return frame.sample(**options)
+
+
+def first(fn: Callable[[Any], Any], shards: Iterable[Any]) -> Iterator[Any]:
+    """``fn`` of the first shard.
+
+    The next one is looked for as well: Spark ends a Python worker that leaves rows unread, and another has to load
+    pandas again, which takes longer than most shards. With one shard to a partition this reads to the end.
+    """
+    source = iter(shards)
+    for shard in source:
+        next(source, None)
+        yield fn(shard)
+        return
+
+
+def same(shard: Any) -> Any:
+    """The shard itself."""
+    return shard

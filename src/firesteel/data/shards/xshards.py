@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from firesteel.core.errors import PlanError, SchemaError, UnknownName, UnsupportedError
+from firesteel.core.errors import PlanError, SchemaError, UnknownName
 from firesteel.data import structure
 from firesteel.data.shards import files, frames, rows, tables, work
+from firesteel.data.shards.context import connect_error, refuse_connect, spark_context, task_slots
 from firesteel.data.shards.kinds import Kind, check_columns, check_positive, kind_of, listed, type_name
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import pandas as pd
-    from pyspark import RDD, SparkContext, StorageLevel
+    from pyspark import RDD, StorageLevel
     from pyspark.sql import DataFrame
 
 __all__ = ["SharedValue", "SparkXShards", "XShards"]
@@ -53,7 +54,7 @@ class XShards:
     __iter__ = None
 
     def __init__(self, rdd: RDD[Any]) -> None:
-        _refuse_connect()
+        refuse_connect()
         from pyspark import RDD
 
         if not isinstance(rdd, RDD):
@@ -78,7 +79,7 @@ class XShards:
         Raises:
             PlanError: other types, first dimensions that differ, no rows, or more shards than rows.
         """
-        _refuse_connect()
+        refuse_connect()
         row_count = structure.rows(data)
         if row_count == 0:
             raise PlanError("there is nothing to partition: the data has no rows")
@@ -86,8 +87,8 @@ class XShards:
             check_positive("num_shards", num_shards)
             if num_shards > row_count:
                 raise PlanError(f"the number of shards ({num_shards}) is larger than the number of rows ({row_count})")
-        context = _spark_context()
-        count = min(_task_slots(context), row_count) if num_shards is None else int(num_shards)
+        context = spark_context()
+        count = min(task_slots(context), row_count) if num_shards is None else int(num_shards)
         shards = structure.cut(data, structure.even_boundaries(row_count, count))
         return cls._over(context.parallelize(shards, count), unshared=True)
 
@@ -114,8 +115,8 @@ class XShards:
         """
         # A Connect DataFrame can be met while this process's own mode is the classic one.
         if type(df).__module__.startswith("pyspark.sql.connect"):
-            raise _connect_error()
-        _refuse_connect()
+            raise connect_error()
+        refuse_connect()
         from pyspark.sql import DataFrame
 
         if not isinstance(df, DataFrame):
@@ -193,7 +194,7 @@ class XShards:
 
     def first(self) -> Any:
         """The first shard, on the driver."""
-        found = self.rdd.take(1)
+        found = self._first_of(work.same)
         if not found:
             raise PlanError("these XShards have no shards")
         return found[0]
@@ -204,7 +205,7 @@ class XShards:
 
     def head(self, n: int = 5) -> Any:
         """The first ``n`` rows of the first shard: pandas, arrays, lists."""
-        found = self.rdd.map(partial(work.head, n)).take(1)
+        found = self._first_of(partial(work.head, n))
         if not found:
             raise PlanError("these XShards have no shards")
         type_name, rows = found[0]
@@ -489,7 +490,7 @@ class XShards:
     @classmethod
     def load_pickle(cls, path: str, minPartitions: int | None = None) -> XShards:  # noqa: N803
         """What ``save_pickle`` wrote. Reading pickles runs code from the file: open only what you wrote yourself."""
-        return cls._over(files.load_pickle(_spark_context(), path, minPartitions), unshared=True)
+        return cls._over(files.load_pickle(spark_context(), path, minPartitions), unshared=True)
 
     def save_parquet(self, path: str, overwrite: bool = False) -> XShards:
         """Write the shards so that they come back exactly: types, dtypes, shapes, indexes, order, boundaries.
@@ -507,7 +508,7 @@ class XShards:
     @classmethod
     def load_parquet(cls, path: str, minPartitions: int | None = None) -> XShards:  # noqa: N803
         """What ``save_parquet`` wrote, in as many partitions as it was, or in ``minPartitions`` if that is more."""
-        return cls._over(files.load_parquet(_spark_context(), path, minPartitions), unshared=True)
+        return cls._over(files.load_parquet(spark_context(), path, minPartitions), unshared=True)
 
     # For other rooms and for the operations above
 
@@ -535,7 +536,7 @@ class XShards:
     def _kind(self) -> Kind:
         """What the first shard is. Looked up once; the shard itself stays where it is."""
         if self._kind_of_first is None:
-            found = self.rdd.map(kind_of).take(1)
+            found = self._first_of(kind_of)
             if not found:
                 raise PlanError("these XShards have no shards, so nothing says what type they are")
             self._kind_of_first = found[0]
@@ -550,6 +551,10 @@ class XShards:
     def _null_counts(self, columns: list[Any]) -> list[int]:
         found = self._map_partitions(partial(work.each, partial(work.null_counts, columns))).collect()
         return [int(total) for total in np.sum(found, axis=0)]
+
+    def _first_of(self, fn: Callable[[Any], Any]) -> list[Any]:
+        """``fn`` of the first shard, if there is one."""
+        return self.rdd.mapPartitions(partial(work.first, fn)).take(1)
 
     def _require_frames(self, operation: str) -> list[Any]:
         """The first frame's columns; ``PlanError`` where the first shard is no DataFrame."""
@@ -576,7 +581,7 @@ class SharedValue:
     """
 
     def __init__(self, data: Any) -> None:
-        self._broadcast = _spark_context().broadcast(data)
+        self._broadcast = spark_context().broadcast(data)
 
     @property
     def value(self) -> Any:
@@ -586,35 +591,6 @@ class SharedValue:
     def unpersist(self) -> None:
         """Free the executors' copies. A later use sends the value again."""
         self._broadcast.unpersist()
-
-
-def _connect_error() -> UnsupportedError:
-    return UnsupportedError(
-        "XShards needs RDDs, and Spark Connect has none. A Spark DataFrame works under Spark Connect: pass it "
-        "where you would pass the XShards, with feature_cols and label_cols."
-    )
-
-
-def _refuse_connect() -> None:
-    from pyspark.sql.utils import is_remote
-
-    if is_remote():
-        raise _connect_error()
-
-
-def _spark_context() -> SparkContext:
-    _refuse_connect()
-    from pyspark import SparkContext
-
-    return SparkContext.getOrCreate()
-
-
-def _task_slots(context: SparkContext) -> int:
-    """How many tasks can run at the same time now; what the configuration says while no executor is there yet."""
-    # Not defaultParallelism alone: a user may have set that to any number, and it knows nothing of spark.task.cpus.
-    spark = context._jsc.sc()
-    slots = spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile())
-    return int(slots) or context.defaultParallelism
 
 
 def _unpersist(rdd: RDD[Any]) -> None:

@@ -40,6 +40,8 @@ PANDAS = [
     pd.DataFrame({0: [1.0], "b": [2]}, index=pd.MultiIndex.from_tuples([("a", 1)], names=["p", None])),
     pd.DataFrame({"a": range(3)}, index=pd.date_range("2020", periods=3, freq="D")),
     pd.Series([1, 2], name="v", index=pd.RangeIndex(3, 7, 2)),
+    pd.DataFrame({"t": pd.Series([datetime.datetime(2020, 1, 1), None], dtype=object)}),
+    pd.Series([1], index=pd.Index([datetime.datetime(2020, 1, 1)], dtype=object)),
 ]
 
 

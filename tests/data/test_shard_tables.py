@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -291,6 +292,27 @@ def test_extremes_ignore_nulls(frames: Any) -> None:
         shards.max_values("no")
 
 
+def test_a_shard_of_nothing_but_nulls_has_the_others_types(frames: Any) -> None:
+    texts = pd.DataFrame(
+        {"s": ["x"], "t": pd.to_datetime(["2020"]), "b": [True], "i": [2**60 + 1], "d": [Decimal("1.5")]}
+    )
+    blank = pd.DataFrame({name: [np.nan] for name in texts})
+    more = pd.DataFrame({"s": ["y"], "t": pd.to_datetime(["2021"]), "b": [False], "i": [3], "d": [Decimal("10.25")]})
+    df = frames(texts, blank, more).to_spark_df()
+    assert [kind for _, kind in df.dtypes] == ["string", "timestamp", "boolean", "bigint", "decimal(4,2)"]
+    assert [row.i for row in df.collect()] == [2**60 + 1, None, 3]
+    objects = pd.DataFrame({"i": pd.Series([2**60 + 1, None, 3], dtype=object)})
+    assert [row.i for row in frames(objects).to_spark_df().collect()] == [2**60 + 1, None, 3]
+    assert frames(blank, blank).to_spark_df().dtypes[0] == ("s", "double")
+
+
+def test_categories_are_joined_whatever_they_are(frames: Any) -> None:
+    shards = frames(pd.DataFrame({0: pd.Categorical(["a"])}), pd.DataFrame({0: pd.Categorical(["b"])}))
+    assert list(shards.repartition(1).first()[0]) == ["a", "b"]
+    mixed = frames(pd.DataFrame({"c": pd.Categorical(["a"])}), pd.DataFrame({"c": pd.Categorical([1])}))
+    assert list(mixed.repartition(1).first()["c"]) == ["a", 1]
+
+
 def test_samples(frames: Any) -> None:
     shards = frames(pd.DataFrame({"v": range(5)}), pd.DataFrame({"v": range(5, 10)}))
     found = shards.sample(0.4, random_state=3)
@@ -311,6 +333,7 @@ def test_only_frames_have_these(frames: Any) -> None:
         lambda: numbers.get_null_sum(),
         lambda: numbers.drop_missing_value(),
         lambda: numbers.sample(0.5),
+        lambda: numbers.sample_to_pdf(0.5),
         lambda: numbers.max_values("a"),
     ):
         with pytest.raises(PlanError, match=r"Pandas DataFrame, found numpy.ndarray"):

@@ -478,3 +478,12 @@ def test_a_bad_file_is_named(spark: SparkSession, tmp_path: Path, engine: str) -
     (tmp_path / "bad.parquet").write_text("no parquet")
     with pytest.raises(PlanError, match=r"bad\.parquet"):
         read_parquet(str(tmp_path / "bad.parquet"), columns=["x"], engine=engine)
+
+
+@pytest.mark.parametrize("columns", [None, ["i"], ["t", "i"]])
+def test_parquet_as_pandas_writes_it_has_its_times(spark: SparkSession, tmp_path: Path, columns: Any) -> None:
+    times = pd.to_datetime(["2020-01-01 00:00:00.000000001", None, "1969-12-31 23:59:59"], format="ISO8601")
+    frame = pd.DataFrame({"i": [1, 2, 3], "t": times, "s": ["a", None, "c"]})
+    frame.to_parquet(tmp_path / "t.parquet")
+    found = read_parquet(str(tmp_path / "t.parquet"), columns=columns).concat_to_pdf()
+    pd.testing.assert_frame_equal(found, frame if columns is None else frame[columns])

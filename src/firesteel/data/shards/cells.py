@@ -173,9 +173,13 @@ class _Reader:
             return pd.NA if held == "NA" else pd.NaT
         index = self.index(held["index"])
         if kind == "series":
-            return pd.Series(self.column(held["data"]), index=index, name=self.value(held["name"]), copy=False)
+            name, data = self.value(held["name"]), held["data"]
+            return pd.Series(self.column(data), index=index, name=name, dtype=_dtype(data), copy=False)
         # By position: two columns may have one name.
-        columns = {place: pd.Series(self.column(tree), index=index) for place, tree in enumerate(held["data"])}
+        columns = {
+            place: pd.Series(self.column(tree), index=index, dtype=_dtype(tree))
+            for place, tree in enumerate(held["data"])
+        }
         frame = pd.DataFrame(columns, index=index)
         frame.columns = self.index(held["columns"])
         return frame
@@ -212,7 +216,7 @@ class _Reader:
         if "levels" in tree:
             levels, codes = map(self.index, tree["levels"]), map(self.array, tree["codes"])
             return pd.MultiIndex(levels=list(levels), codes=list(codes), names=names)
-        found = pd.Index(self.column(tree["values"]), name=names[0])
+        found = pd.Index(self.column(tree["values"]), name=names[0], dtype=_dtype(tree["values"]))
         if tree["frequency"] is not None and isinstance(found, (pd.DatetimeIndex, pd.TimedeltaIndex)):
             found.freq = tree["frequency"]
         return found
@@ -221,6 +225,11 @@ class _Reader:
         dtype = np.lib.format.descr_to_dtype(_tuples(tree["dtype"]))
         # A copy: what is read may be changed in place.
         return np.frombuffer(self.buffers[tree["buffer"]], dtype=dtype).reshape(tree["shape"]).copy()
+
+
+def _dtype(tree: Any) -> Any:
+    """Objects stay objects: pandas would make dates of those that look like some."""
+    return object if "objects" in tree else None
 
 
 def _tuples(descr: Any) -> Any:

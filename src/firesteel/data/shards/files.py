@@ -8,6 +8,7 @@ attempt of a task that failed, or that ran twice, leaves files that no list name
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import warnings
 from collections.abc import Iterable, Iterator
@@ -38,7 +39,7 @@ def save_parquet(rdd: RDD[Any], path: str, overwrite: bool) -> None:
     """Write all shards, then the list, then remove what an older list named."""
     storage, folder = files_of(path)
     old: list[dict[str, Any]] | None = None
-    if storage.exists(folder):
+    if storage.exists(folder) and (storage.is_file(folder) or storage.names(folder)):
         if not overwrite:
             raise FileExistsError(f"{path} exists; pass overwrite=True to replace it")
         old = _read_list(storage, folder, path)
@@ -77,6 +78,7 @@ def load_parquet(context: SparkContext, path: str, least: int | None) -> RDD[Any
 def save_pickle(rdd: RDD[Any], path: str, batch_size: int) -> None:
     """Spark's own pickle file, with a mark that it is ours."""
     check_positive("batchSize", batch_size)
+    path = os.fspath(path)
     storage, folder, join = _hadoop(rdd.context, path)
     if storage.exists(folder):
         raise FileExistsError(f"{path} exists already")
@@ -88,6 +90,7 @@ def load_pickle(context: SparkContext, path: str, least: int | None) -> RDD[Any]
     """A pickle file, if ``save_pickle`` wrote it."""
     if least is not None:
         check_positive("minPartitions", least)
+    path = os.fspath(path)
     storage, folder, join = _hadoop(context, path)
     if not storage.exists(folder):
         raise PlanError(f"Path does not exist: {path}")
@@ -98,7 +101,10 @@ def load_pickle(context: SparkContext, path: str, least: int | None) -> RDD[Any]
         f"load_parquet do without",
         stacklevel=3,
     )
-    return context.pickleFile(path, least)
+    # Named one by one, in order: Hadoop lists a folder as the disk has it.
+    found = [str(status.getPath().toString()) for status in storage.listStatus(folder)]
+    parts = sorted(part for part in found if part.rpartition("/")[2].startswith("part-"))
+    return context.pickleFile(",".join(parts), least)
 
 
 def _hadoop(context: SparkContext, path: str) -> tuple[Any, Any, Any]:

@@ -6,6 +6,7 @@ Batches travel inside binary cells, one cell a batch, so no Python object is mad
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -172,7 +173,22 @@ def pack_frames(schema: pa.Schema, zone: str, partition: int, frames: Iterator[p
             yield (_to_bytes(batch),)
 
 
-def arrow_types(zone: str, frame: Any) -> dict[str, pa.DataType] | SchemaError:
+@dataclass(frozen=True)
+class Found:
+    """A column's type in one shard. ``is_blank``: of NaN alone, which says nothing: others may have texts or dates."""
+
+    kind: pa.DataType
+    is_blank: bool = False
+
+    def with_other(self, other: Found) -> Found | None:
+        """The type that holds both; ``None`` if there is none."""
+        if self.is_blank or other.is_blank:
+            return other if self.is_blank else self
+        one = _one_type(self.kind, other.kind)
+        return None if one is None else Found(one)
+
+
+def arrow_types(zone: str, frame: Any) -> dict[str, Found] | SchemaError:
     """Each column's type as Spark will have it. An error is returned, not raised, so that the driver can raise it."""
     import pyarrow as pa
 
@@ -181,11 +197,12 @@ def arrow_types(zone: str, frame: Any) -> dict[str, pa.DataType] | SchemaError:
     names = [str(name) for name in frame.columns]
     if len(set(names)) < len(names):
         return SchemaError(f"to_spark_df: a shard has two columns of one name; its columns: {listed(names)}")
-    types = {}
+    types: dict[str, Found] = {}
     for name in names:
         column = _column(frame, name)
         try:
-            types[name] = _to_arrow(column, zone).type
+            is_blank = column.dtype.kind == "f" and bool(column.isna().all())
+            types[name] = Found(_to_arrow(column, zone).type, is_blank)
         except (pa.ArrowException, TypeError, ValueError) as error:
             return SchemaError(
                 f"to_spark_df: column {name!r} of dtype {column.dtype} has no single Arrow type: {error}",
@@ -205,8 +222,10 @@ def _to_arrow(column: pd.Series, zone: str, kind: pa.DataType | None = None) -> 
     """The column as Spark takes it; NaN, NaT and None are null. Without ``kind`` its type is found from the values."""
     import pyarrow as pa
 
-    if column.dtype == object:  # Arrow takes cells that are arrays of one dimension, and lists of any depth
-        column = column.map(lambda cell: cell.tolist() if isinstance(cell, np.ndarray) and cell.ndim != 1 else cell)
+    if column.dtype == object and any(_is_deep(cell) for cell in column):
+        # Arrow takes cells that are arrays of one dimension, and lists of any depth.
+        cells = [cell.tolist() if _is_deep(cell) else cell for cell in column]
+        column = column._constructor(cells, index=column.index, dtype=object)
     array = pa.array(column, from_pandas=True)
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
@@ -217,8 +236,14 @@ def _to_arrow(column: pd.Series, zone: str, kind: pa.DataType | None = None) -> 
         local = array.to_pandas().dt.tz_localize(zone, ambiguous=False, nonexistent="shift_forward")
         array = pa.array(local, from_pandas=True)
     kind = _spark_type(array.type) if kind is None else kind
+    if array.null_count == len(array):  # of which nothing but nulls can be made, and not every cast is there
+        return pa.nulls(len(array), kind)
     # Not safe for times only: Spark has microseconds, pandas nanoseconds.
     return array.cast(kind, safe=not pa.types.is_temporal(kind))
+
+
+def _is_deep(cell: Any) -> bool:
+    return isinstance(cell, np.ndarray) and cell.ndim != 1
 
 
 def _spark_type(kind: pa.DataType) -> pa.DataType:
@@ -241,15 +266,15 @@ def _spark_type(kind: pa.DataType) -> pa.DataType:
     return wider.get(kind, kind)
 
 
-def one_schema(found: list[dict[str, pa.DataType] | SchemaError]) -> pa.Schema:
+def one_schema(found: list[dict[str, Found] | SchemaError]) -> pa.Schema:
     """The schema that all shards have (driver)."""
     import pyarrow as pa
 
-    merged: dict[str, pa.DataType] = {}
+    merged: dict[str, Found] | None = None
     for types in found:
         if isinstance(types, SchemaError):
             raise types
-        if not merged:
+        if merged is None:
             merged = dict(types)
         if types.keys() != merged.keys():
             raise SchemaError(
@@ -257,17 +282,17 @@ def one_schema(found: list[dict[str, pa.DataType] | SchemaError]) -> pa.Schema:
                 expected=listed(merged),
                 found=listed(types),
             )
-        for name, kind in types.items():
-            one = _one_type(merged[name], kind)
+        for name, other in types.items():
+            one = merged[name].with_other(other)
             if one is None:
                 raise SchemaError(
-                    f"to_spark_df: column {name!r} has other types: {merged[name]} and {kind}",
+                    f"to_spark_df: column {name!r} has other types: {merged[name].kind} and {other.kind}",
                     column=name,
-                    expected=str(merged[name]),
-                    found=str(kind),
+                    expected=str(merged[name].kind),
+                    found=str(other.kind),
                 )
             merged[name] = one
-    return pa.schema(list(merged.items()))
+    return pa.schema([(name, each.kind) for name, each in (merged or {}).items()])
 
 
 def _one_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
@@ -280,6 +305,10 @@ def _one_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     if pa.types.is_list(left) and pa.types.is_list(right):
         inner = _one_type(left.value_type, right.value_type)
         return None if inner is None else pa.list_(inner)
+    if pa.types.is_decimal(left) and pa.types.is_decimal(right):
+        scale = max(left.scale, right.scale)
+        whole = max(left.precision - left.scale, right.precision - right.scale)
+        return pa.decimal128(min(38, whole + scale), scale)
     if {pa.types.is_integer(left), pa.types.is_integer(right)} == {True, False} and pa.float64() in (left, right):
         return pa.float64()
     return None

@@ -127,9 +127,10 @@ def concat(pieces: list[Any], axis: int | str = 0) -> Any:
     names = [name for name, dtype in pieces[0].dtypes.items() if isinstance(dtype, pd.CategoricalDtype)]
     if names and all(piece.columns.is_unique and set(names) <= set(piece.columns) for piece in pieces):
         columns = {name: _with_one_category_dtype([piece[name] for piece in pieces]) for name in names}
-        pieces = [
-            piece.assign(**{name: columns[name][position] for name in names}) for position, piece in enumerate(pieces)
-        ]
+        pieces = [piece.copy(deep=False) for piece in pieces]
+        for position, piece in enumerate(pieces):
+            for name in names:
+                piece[name] = columns[name][position]
     return pd.concat(pieces)
 
 
@@ -140,7 +141,10 @@ def _with_one_category_dtype(columns: list[Any]) -> list[Any]:
     unordered = all(isinstance(dtype, pd.CategoricalDtype) and not dtype.ordered for dtype in dtypes)
     if not unordered or all(dtype == dtypes[0] for dtype in dtypes):
         return columns  # orders that differ have no common one: pandas falls back to objects
-    categories = pd.api.types.union_categoricals(columns).categories
+    try:
+        categories = pd.api.types.union_categoricals(columns).categories
+    except TypeError:  # of numbers here and of texts there
+        return columns
     return [column.cat.set_categories(categories) for column in columns]
 
 

@@ -98,7 +98,7 @@ def merge(left: XShards, right: Any, how: str, on: str | list[str] | None) -> XS
     types = {**_types(right, right_df, both, "_y"), **_types(left, left_df, both, "_x")}
     merged = _with_types(type(left).from_spark_df(ordered.drop(*places)), types).cache()
     rows = len(merged)
-    return merged.repartition(min(partitions, rows)) if rows else merged
+    return merged.repartition(min(partitions, rows)) if rows else merged.uncache()
 
 
 def sort_values(shards: XShards, names: str | list[str] | None, ascending: bool | list[bool]) -> XShards:

@@ -348,7 +348,8 @@ class XShards:
         if not kind.is_series:
             raise PlanError(f"unique works on shards that are a Pandas Series, found {kind.name}")
         found = self._map_partitions(partial(work.each, work.distinct)).collect()
-        return np.asarray(pd.unique(pd.concat([pd.Series(values) for values in found])))
+        filled = [pd.Series(values) for values in found if len(values)] or [pd.Series(values) for values in found[:1]]
+        return np.asarray(pd.unique(pd.concat(filled)))
 
     def deduplicates(self) -> XShards:
         """Frames without the rows that came before, in this shard or another."""
@@ -409,6 +410,7 @@ class XShards:
         axis: int | str = 0,
     ) -> pd.DataFrame:
         """The same rows as one frame, on the driver. The shards' own indexes are kept."""
+        self._require_frames("sample_to_pdf")
         return self.sample(frac, replace, weights, random_state).concat_to_pdf(axis)
 
     def describe(self, cols: str | list[str] | None = None) -> pd.DataFrame:
@@ -451,8 +453,9 @@ class XShards:
 
     def get_schema(self) -> dict[str, Any] | None:
         """``{"columns": list, "dtypes": Series}`` of the first shard; ``None`` where that is no DataFrame."""
-        kind = self._kind()
-        return None if kind.columns is None else {"columns": list(kind.columns), "dtypes": kind.dtypes}
+        found = self._first_of(kind_of)
+        kind = found[0] if found else None
+        return None if kind is None or kind.columns is None else {"columns": kind.columns, "dtypes": kind.dtypes}
 
     def to_spark_df(self) -> DataFrame:
         """The rows of all frames as a Spark DataFrame, through Arrow, in order. The index is dropped.

@@ -33,7 +33,8 @@ def batch_from(data: Any, columns: Columns) -> Batch | None:
             data = data[0]
         batch = batch_of(data, convert=np.asarray) if is_arrays(data) else None
     elif isinstance(data, dict) and "x" in data and "y" in data:
-        batch = batch_of(data["x"], data["y"], data.get("w")) if is_arrays([*data.values()]) else None
+        parts = [data[key] for key in ("x", "y", "w") if key in data]
+        batch = batch_of(*parts) if is_arrays(parts) else None
     elif isinstance(data, (tuple, list)) and len(data) in (2, 3) and is_arrays(list(data)):
         batch = batch_of(*data)
     else:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from firesteel.core.errors import PlanError, UnsupportedError
+from firesteel.data.file import files_of
 from firesteel.data.shards import XShards
 from firesteel.data.shards.context import task_slots
 from firesteel.data.shards.kinds import check_columns, listed, type_name
@@ -257,9 +258,31 @@ def parquet(
 ) -> XShards:
     """See ``readers.read_parquet``."""
     found = _Found.of("read_parquet", paths, given)
-    df = found.read("parquet", given, schema)
+    nanos: list[str] = []
+    try:
+        df = found.read("parquet", given, schema)
+    except PlanError as error:
+        if schema is not None or "TIMESTAMP(NANOS" not in str(error):
+            raise
+        # pandas writes nanoseconds, which Spark does not read as times; as whole numbers it does.
+        numbers, nanos = _with_numbers(found)
+        df = found.read("parquet", given, numbers)
     choice = choose("read_parquet", df.columns)
     if columns is not None:
         check_columns("read_parquet: columns", columns, df.columns)
         choice = Choice(choice.names, tuple(df.columns.index(name) for name in columns))
-    return typed.to_shards("read_parquet", df, df.columns, choice, found.slots)
+    return typed.to_shards("read_parquet", df, df.columns, choice, found.slots, nanos)
+
+
+def _with_numbers(found: _Found) -> tuple[StructType, list[str]]:
+    """The first file's schema with numbers in the place of nanosecond times, and the names of those."""
+    import pyarrow as pa
+    from pyarrow import parquet as files
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    system, place = files_of(found.files[0])
+    with system.open(place, "rb") as stream:
+        schema = files.read_schema(stream)
+    nanos = [field.name for field in schema if pa.types.is_timestamp(field.type) and field.type.unit == "ns"]
+    fields = [pa.field(each.name, pa.int64() if each.name in nanos else each.type) for each in schema]
+    return from_arrow_schema(pa.schema(fields)), nanos

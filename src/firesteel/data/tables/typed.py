@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["quoted", "to_shards"]
 
 
-def to_shards(reader: str, df: DataFrame, names: Sequence[str], choice: Choice, slots: int) -> XShards:
+def to_shards(
+    reader: str, df: DataFrame, names: Sequence[str], choice: Choice, slots: int, nanos: Sequence[str] = ()
+) -> XShards:
     """The chosen columns of a DataFrame that reads files, in order of the files' names. Runs a job to count rows.
 
     Args:
@@ -32,13 +34,19 @@ def to_shards(reader: str, df: DataFrame, names: Sequence[str], choice: Choice, 
         names: its columns, in the order in which ``choice`` has them.
         choice: which of them, under which names.
         slots: how many tasks run at the same time.
+        nanos: columns of nanoseconds since 1970, which are times: Spark has none as fine as that.
     """
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import BooleanType, IntegralType
 
     fields = [df.schema[names[position]] for position in choice.positions]
     columns = [F.col(quoted(field.name)) for field in fields]
-    unsure = [number for number, field in enumerate(fields) if isinstance(field.dataType, (BooleanType, IntegralType))]
+    times = [number for number, field in enumerate(fields) if field.name in nanos]
+    unsure = [
+        number
+        for number, field in enumerate(fields)
+        if isinstance(field.dataType, (BooleanType, IntegralType)) and number not in times
+    ]
     try:
         found = measure(df, [columns[number] for number in unsure])
     except spark_errors() as error:
@@ -53,12 +61,12 @@ def to_shards(reader: str, df: DataFrame, names: Sequence[str], choice: Choice, 
         else:
             columns[number] = columns[number].cast("double")
     chosen = df.select(*(column.alias(name) for column, name in zip(columns, choice.chosen, strict=True)))
-    finish = partial(_finish, choice, objects)
+    finish = partial(_finish, choice, objects, [choice.chosen[number] for number in times])
     if not found:
         return _nothing(chosen, finish)
     placed = plan(found, chosen.rdd.getNumPartitions(), slots)
     zone = frames.session_zone(df.sparkSession)
-    cells = in_order(df, columns, placed, _to_cell)
+    cells = in_order(df, columns, placed, partial(_to_cell, times))
     return XShards(cells.mapPartitions(partial(_frames, choice.chosen, zone, finish)))
 
 
@@ -72,17 +80,20 @@ def _nothing(df: DataFrame, finish: Any) -> XShards:
     return XShards(df.sparkSession.sparkContext.parallelize([finish(df.limit(0).toPandas())], 1))
 
 
-def _finish(choice: Choice, objects: Sequence[str], frame: pd.DataFrame) -> Any:
+def _finish(choice: Choice, objects: Sequence[str], times: Sequence[str], frame: pd.DataFrame) -> Any:
     """A frame as the user asked for it (task)."""
-    frame = frame.astype(dict.fromkeys(objects, object))
+    frame = frame.astype({**dict.fromkeys(objects, object), **dict.fromkeys(times, "datetime64[ns]")})
     if choice.dtype is not None:
         frame = frame.astype(choice.dtype)
     return dress(choice, frame)
 
 
-def _to_cell(batch: pa.RecordBatch) -> bytes:
+def _to_cell(times: Sequence[int], batch: pa.RecordBatch) -> bytes:
     import pyarrow as pa
 
+    for number in times:
+        moments = batch.column(number).cast(pa.timestamp("ns"))
+        batch = batch.set_column(number, batch.schema.names[number], moments)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)

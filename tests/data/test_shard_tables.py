@@ -216,6 +216,7 @@ def test_merge_joins_as_pandas_does(sides: tuple[XShards, XShards], how: str, ex
     assert rows(found) == expected
     assert all(len(frame) for frame in found.collect())
     assert len(found.collect()) == found.num_partitions()
+    assert not found.is_cached()
     assert rows(sides[0].merge(sides[1], how=how, on="a")) == expected
 
 

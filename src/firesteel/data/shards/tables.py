@@ -96,9 +96,10 @@ def merge(left: XShards, right: Any, how: str, on: str | list[str] | None) -> XS
     partitions = max(left.num_partitions(), right.num_partitions())
     ordered = _in_order(joined, partitions, [_col(place).asc_nulls_last() for place in places])
     types = {**_types(right, right_df, both, "_y"), **_types(left, left_df, both, "_x")}
-    merged = _with_types(type(left).from_spark_df(ordered.drop(*places)), types).cache()
+    # Not cached: what Spark shuffled for the count is still there for the rows.
+    merged = _with_types(type(left).from_spark_df(ordered.drop(*places)), types)
     rows = len(merged)
-    return merged.repartition(min(partitions, rows)) if rows else merged.uncache()
+    return merged.repartition(min(partitions, rows)) if rows else merged
 
 
 def sort_values(shards: XShards, names: str | list[str] | None, ascending: bool | list[bool]) -> XShards:

@@ -434,7 +434,7 @@ class XShards:
         return tables.group_by(self, columns, agg, join)
 
     def merge(self, right: XShards, how: str = "inner", on: str | list[str] | None = None) -> XShards:
-        """The rows of both joined on their keys, as pandas joins them. Computed when called, and kept cached.
+        """The rows of both joined on their keys, as pandas joins them. Joined and counted when called.
 
         Columns: the keys, the left's others, the right's; one that both have ends with ``_x`` and ``_y``. Rows come in
         the left's order (``how="right"``: the right's), those without a partner last.

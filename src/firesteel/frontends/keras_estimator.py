@@ -10,14 +10,15 @@ from dataclasses import replace
 from typing import Any
 
 from firesteel.core import registry
-from firesteel.core.errors import PlanError, UnknownName, UnsupportedError
+from firesteel.core.errors import PlanError, UnknownName
+from firesteel.core.optimizers import OptimMethod
 from firesteel.core.plan import EarlyStopping
 from firesteel.core.program import Program
 from firesteel.data.sources import Columns, Source
 from firesteel.engine.files import local_path
 from firesteel.engine.fold import Fold
 from firesteel.engine.history import Curves, History
-from firesteel.frontends.keras_callbacks import KerasCallbacks
+from firesteel.frontends.keras_callbacks import KerasCallbacks, check_callbacks
 from firesteel.frontends.training import TrainingEstimator, split_stopping
 
 __all__ = ["KerasEstimator"]
@@ -66,89 +67,66 @@ class KerasEstimator(TrainingEstimator):
         )
         if keras_model is not None and not framework.accepts(keras_model):
             raise PlanError(_no_model(keras_model))
+        if model_creator is not None and not callable(model_creator):
+            raise PlanError(f"model_creator must be a function (config), not {type(model_creator).__qualname__}")
         self._creator = model_creator
         self._model: Any = keras_model
-        self._changes = {"optimizer": optimizer, "metrics": metrics}
+        self._changes = {"optimizer": _keras_optimizer(framework, optimizer), "metrics": metrics}
+        self._metrics_now: Any = None
         if keras_model is not None:
             self._recompile()
             framework.capture(keras_model)  # says at once what cannot travel
-        elif model_creator is not None:
-            framework.capture(model_creator, config=self._config)
 
     # --- what the engine is told ---
 
     def _program(self, *, is_trained: bool = True, class_weight: dict[int, float] | None = None) -> Program:
-        from firesteel.frameworks.keras.state import pack_model, pack_optimizer
-
         model = self.get_model()
         program: Program = self._framework.capture(
-            model, class_weight=class_weight, clipping=self._clipping if is_trained else None, seed=self._seed
+            model,
+            class_weight=class_weight,
+            clipping=self._clipping if is_trained else None,
+            metrics=self._metrics_now,
+            seed=self._seed,
         )
-        state: dict[str, bytes] = {}
-        if model.built and model.weights:
-            state["model"] = pack_model(model)
-            if is_trained and model.optimizer is not None and model.optimizer.built and self._has_fitted_or_loaded():
-                state["optimizer"] = pack_optimizer(model.optimizer)
-        return replace(program, state=state or None)
-
-    def _has_fitted_or_loaded(self) -> bool:
-        return int(self.get_model().optimizer.iterations.numpy()) > 0 or bool(self._state)
+        if not (model.built and model.weights):
+            return program
+        return replace(program, state=self._framework.pack_state(model, with_optimizer=is_trained))
 
     def _take(self, state: dict[str, bytes]) -> None:
-        from firesteel.frameworks.keras.replica import build
-        from firesteel.frameworks.keras.state import header_of, load_model, load_optimizer
-
-        model = self.get_model()
-        inputs = header_of(state["model"]).get("inputs")
-        if not model.built and inputs:
-            build(model, inputs)
-        load_model(model, state["model"])
-        if "optimizer" in state and model.optimizer is not None:
-            model.optimizer.build(model.trainable_variables)
-            load_optimizer(model.optimizer, state["optimizer"])
-        self._state = dict(state)
+        self._framework.load_state(self.get_model(), state)
 
     def _whole_state(self) -> dict[str, bytes]:
-        from firesteel.frameworks.keras.state import pack_model, pack_optimizer
-
-        model = self.get_model()
-        state = {"model": pack_model(model)}
-        if model.optimizer is not None and model.optimizer.built:
-            state["optimizer"] = pack_optimizer(model.optimizer)
+        state: dict[str, bytes] = self._framework.pack_state(self.get_model())
         return state
 
+    def _finish(self) -> None:
+        model = self.get_model()
+        model.optimizer.finalize_variable_values(model.trainable_variables)  # an average of weights takes their place
+
     def _check_can_train(self, callbacks: tuple[Any, ...]) -> None:
-        if self.get_model().optimizer is None:
-            raise PlanError("fit needs an optimizer: compile the model with one")
+        self._metrics_now = None
+        self._framework.check_can_train(self.get_model())
 
     def _measures(self, replacement: Any) -> Any:
-        from firesteel.frameworks.keras.figures import KerasFigures
+        self._metrics_now = replacement
+        return {"keras": self._framework.figures()}
 
-        if replacement is not None:
-            raise UnsupportedError(
-                "a Keras model is evaluated by what it was compiled with; compile it with other metrics"
-            )
-        return {"keras": KerasFigures()}
+    def _check_can_measure(self, metrics: Any, main: Any) -> None:
+        if not self.get_model().compiled:
+            raise PlanError("evaluate needs a compiled model: call model.compile with a loss or metrics")
 
     def _found(self, fold: Fold) -> dict[str, Any]:
-        from firesteel.frameworks.keras.replica import build_metrics
-
-        figures: Any = fold.metrics["keras"]
         model = self.get_model()
-        build_metrics(model, figures.about)
-        return dict(figures.result(model))
+        if self._metrics_now is not None:  # other metrics than the model's: another model has to read them
+            model = self._framework.make_model(self._program(is_trained=False).content)
+            self._metrics_now = None
+        return dict(self._framework.values(model, fold.metrics["keras"]))
 
     def _split_callbacks(
         self, callbacks: Any, stopping: EarlyStopping | None
     ) -> tuple[tuple[Any, ...], EarlyStopping | None]:
-        import keras
-
         rest, found = split_stopping(callbacks, stopping)
-        for each in rest:
-            if not isinstance(each, keras.callbacks.Callback):
-                raise PlanError(f"callbacks must be keras.callbacks.Callback, not {type(each).__qualname__}")
-        wrapped = (KerasCallbacks(list(rest), {}),) if rest else ()
-        return wrapped, found
+        return ((KerasCallbacks(check_callbacks(rest)),) if rest else ()), found
 
     def _monitors(self) -> tuple[str, ...]:
         model = self.get_model()
@@ -166,13 +144,12 @@ class KerasEstimator(TrainingEstimator):
 
     def _source(self, data: Any, columns: Columns, *, counts_inputs: bool) -> Source:
         from firesteel.data.tf import Dataset
-        from firesteel.frameworks.keras.program import input_names
 
-        names = input_names(self.get_model())
+        model = self.get_model()
+        names = self._framework.input_names(model)
         if columns.features is not None and names is not None and sorted(columns.features) == sorted(names):
             columns = replace(columns, features=tuple(names))
-        if isinstance(data, Dataset):
-            data = data.xshards
+        data = data.xshards if isinstance(data, Dataset) else self._framework.travelling(data, model, self._seed)
         return super()._source(data, columns, counts_inputs=counts_inputs)
 
     # --- the model ---
@@ -182,10 +159,8 @@ class KerasEstimator(TrainingEstimator):
         if self._model is None:
             if self._creator is None:
                 raise PlanError("there is no model yet: pass keras_model or model_creator to from_keras, or call load")
-            from firesteel.frameworks.keras.program import make_model
-
             program = self._framework.capture(self._creator, config=self._config, seed=self._seed)
-            self._model = make_model(program.content)
+            self._model = self._framework.make_model(program.content)
             self._recompile()
         return self._model
 
@@ -242,16 +217,26 @@ class KerasEstimator(TrainingEstimator):
 
     def _recompile(self) -> None:
         """Put in what ``from_keras`` was given in the place of what the model was compiled with."""
-        import keras
-
         wanted = {name: value for name, value in self._changes.items() if value is not None}
         if not wanted or self._model is None:
             return
-        if "optimizer" in wanted and not isinstance(wanted["optimizer"], (str, dict, keras.optimizers.Optimizer)):
-            kind = type(wanted["optimizer"]).__qualname__
-            raise UnsupportedError(f"optimizer must be a Keras optimizer or its name, not {kind}")
         before = dict(self._model._compile_config.config) if self._model.compiled else {}
         self._model.compile(**{**before, **wanted})
+
+
+def _keras_optimizer(framework: Any, optimizer: Any) -> Any:
+    if isinstance(optimizer, OptimMethod):
+        return framework.optimizer(optimizer)
+    if optimizer is None or isinstance(optimizer, (str, dict)):
+        return optimizer
+    import keras
+
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise PlanError(
+            f"optimizer must be a Keras optimizer, its name, or one of firesteel.learn.optimizers, not "
+            f"{type(optimizer).__qualname__}"
+        )
+    return optimizer
 
 
 def _leaves(tree: Any) -> list[Any]:

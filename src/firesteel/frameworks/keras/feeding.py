@@ -1,0 +1,69 @@
+"""A batch as Keras takes it: inputs and labels as an array, a list or a dict; and a model built by their shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+
+from firesteel.core.spec import Batch
+
+__all__ = ["build", "build_metrics", "features", "labels", "shapes_of", "sized"]
+
+Array = npt.NDArray[Any]
+
+
+def features(batch: Batch) -> Any:
+    """The inputs: an array, a list of them, or a dict by name."""
+    return _structure(batch, "x")
+
+
+def labels(model: Any, batch: Batch) -> Any:
+    """The labels, in the structure of the model's outputs; ``None`` where there are none."""
+    found = _structure(batch, "y")
+    outputs = getattr(model, "_outputs_struct", None)
+    if not isinstance(outputs, dict) or found is None or isinstance(found, dict):
+        return found
+    listed = found if isinstance(found, list) else [found]
+    return dict(zip(outputs, listed, strict=True)) if len(listed) == len(outputs) else found
+
+
+def shapes_of(batch: Batch, letter: str | None = None) -> list[list[Any]]:
+    """Names, dtypes and shapes of a batch's tensors (those whose names begin so), without rows."""
+    return [[name, v.dtype.str, list(v.shape[1:])] for name, v in batch.items() if letter in (None, name[0])]
+
+
+def sized(shapes: Sequence[Sequence[Any]], rows: int = 1) -> Batch:
+    """A batch of zeros of these shapes."""
+    return {name: np.zeros((rows, *shape), dtype) for name, dtype, shape in shapes}
+
+
+def build(model: Any, inputs: Sequence[Sequence[Any]]) -> None:
+    """Build a model for inputs of these names, dtypes and shapes."""
+    model(features(sized(inputs)))
+
+
+def build_metrics(model: Any, about: Sequence[Sequence[Any]]) -> None:
+    """Build a model's metrics as they are after rows of these names, dtypes and shapes."""
+    batch = sized(about)
+    x = features(batch)
+    if not model.built:
+        model(x)
+    weights = np.ones(1, np.float32) if "w" in batch else None
+    model._symbolic_build(data_batch=(x, labels(model, batch), weights))
+
+
+def _structure(batch: Batch, letter: str) -> Any:
+    named = {name[2:]: _float(value) for name, value in batch.items() if name.startswith(f"{letter}.")}
+    if named:
+        return named
+    listed = [_float(batch[name]) for name in batch if name[0] == letter and name[1:].isdigit()]
+    return None if not listed else listed[0] if len(listed) == 1 else listed
+
+
+def _float(values: Array) -> Array:
+    """Real numbers in Keras's own precision, as its data adapters have them."""
+    return values.astype(keras.config.floatx(), copy=False) if values.dtype.kind == "f" else values

@@ -249,7 +249,7 @@ def test_our_optimizers_move_weights_as_on_the_torch_bench(name: str) -> None:
         assert np.allclose(parameter.detach().numpy(), variable.numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize("backend", ["torch"])
+@pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_the_contract_on_another_backend(backend: str) -> None:
     code = f"""
 import sys
@@ -261,6 +261,7 @@ test_keras.test_a_step_is_that_of_keras()
 test_keras.test_states_of_metrics_add_up_over_processes()
 assert test_keras.keras.backend.backend() == {backend!r}
 """
+    pytest.importorskip(backend, reason=f"{backend} is not installed: pip install 'firesteel[{backend}]'")
     environment = {**os.environ, "KERAS_BACKEND": backend}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -6,6 +6,7 @@ stop. Whatever all replicas must do alike is decided from numbers that all have:
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import socket
 import time
@@ -46,6 +47,8 @@ def main(desk: Desk) -> None:
     install(job.probe)
     passing("wake", rank=desk.rank, generation=desk.generation)
     framework = registry.framework(job.plan.program.framework)
+    # TensorFlow's collectives want to be there before its first tensor; gloo may come later, which saves time.
+    early = join_group(desk) if desk.world > 1 and not has_gloo() else None
     replica: Any = framework.replica(job.plan.program, desk.device, desk.threads)
     runner = Runner(rank=desk.rank, num_workers=desk.world, config=dict(job.config or {}))
     callbacks = Callbacks(job.plan.callbacks, runner)
@@ -55,7 +58,7 @@ def main(desk: Desk) -> None:
     replica.start(job.plan.program.state)
     assignment = desk.assignment()
     passing("join", rank=desk.rank, generation=desk.generation)
-    group = join_group(desk)
+    group = early or join_group(desk)
     Training(desk, job, assignment, framework, replica, group, callbacks).run()
     group.close()
 
@@ -66,9 +69,18 @@ def join_group(desk: Desk) -> Group:
         from firesteel.sync.solo import SoloGroup
 
         return SoloGroup()
+    if not has_gloo():
+        from firesteel.sync.tensorflow import TensorFlowGroup
+
+        return TensorFlowGroup(desk.rank, desk.world, desk.board, desk.host, desk.generation)
     from firesteel.sync.gloo import GlooGroup
 
     return GlooGroup(desk.rank, desk.world, desk.board, _interface(desk.host), desk.generation)
+
+
+def has_gloo() -> bool:
+    """Whether torch is installed, which brings gloo."""
+    return importlib.util.find_spec("torch") is not None
 
 
 def _interface(address: str) -> str | None:

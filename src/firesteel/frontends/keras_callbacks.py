@@ -43,6 +43,7 @@ class KerasCallbacks(Callback):
     def __init__(self, callbacks: list[Any]) -> None:
         self._callbacks = callbacks
         self._list: Any = None
+        self._added: dict[str, float] = {}
         self._folder: Any = None
         self._moved: list[tuple[Path, Path]] = []
         self._seen: dict[Path, tuple[int, int]] = {}
@@ -75,8 +76,7 @@ class KerasCallbacks(Callback):
         """``on_epoch_end``, with everybody's figures."""
         logs = {name: value for name, value in runner.stats.items() if name not in _OURS}
         runner.follow(lambda: self._list.on_epoch_end(runner.epochs, logs))
-        # What a callback adds (the learning rate) is part of the record, as in Keras.
-        runner.stats |= {name: float(value) for name, value in logs.items() if name not in runner.stats}
+        runner.stats |= {name: value for name, value in self._added.items() if name not in runner.stats}
         self._obey(runner)
 
     def before_val_epoch(self, runner: Runner) -> None:
@@ -100,7 +100,11 @@ class KerasCallbacks(Callback):
 
         self._redirect()
         runner.model.stop_training = False
-        self._list = keras.callbacks.CallbackList(self._callbacks, model=runner.model, epochs=runner.total_epochs)
+        # What a callback adds to an epoch's figures (the learning rate) is part of the record, as in Keras.
+        last = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: self._added.update(logs))
+        self._list = keras.callbacks.CallbackList(
+            [*self._callbacks, last], model=runner.model, epochs=runner.total_epochs
+        )
         self._list.on_train_begin()
 
     def _in_step(self, runner: Runner, act: Callable[[], None]) -> None:

@@ -16,9 +16,17 @@ __all__ = ["build", "build_metrics", "features", "labels", "shapes_of", "sized"]
 Array = npt.NDArray[Any]
 
 
-def features(batch: Batch) -> Any:
-    """The inputs: an array, a list of them, or a dict by name."""
-    return _structure(batch, "x")
+def features(model: Any, batch: Batch) -> Any:
+    """The inputs: an array, a list of them, or a dict by name; flat rows in the shape that the model takes."""
+    found = _structure(batch, "x")
+    inputs = getattr(model, "inputs", None) or []
+    if isinstance(found, dict):
+        by_name = {tensor.name: tensor for tensor in inputs}
+        return {name: _shaped(values, by_name.get(name)) for name, values in found.items()}
+    if isinstance(found, list):
+        tensors = inputs if len(inputs) == len(found) else [None] * len(found)
+        return [_shaped(values, tensor) for values, tensor in zip(found, tensors, strict=True)]
+    return _shaped(found, inputs[0] if len(inputs) == 1 else None)
 
 
 def labels(model: Any, batch: Batch) -> Any:
@@ -43,13 +51,13 @@ def sized(shapes: Sequence[Sequence[Any]], rows: int = 1) -> Batch:
 
 def build(model: Any, inputs: Sequence[Sequence[Any]]) -> None:
     """Build a model for inputs of these names, dtypes and shapes."""
-    model(features(sized(inputs)))
+    model(features(model, sized(inputs)))
 
 
 def build_metrics(model: Any, about: Sequence[Sequence[Any]]) -> None:
     """Build a model's metrics as they are after rows of these names, dtypes and shapes."""
     batch = sized(about)
-    x = features(batch)
+    x = features(model, batch)
     if not model.built:
         model(x)
     weights = np.ones(1, np.float32) if "w" in batch else None
@@ -62,6 +70,14 @@ def _structure(batch: Batch, letter: str) -> Any:
         return named
     listed = [_float(batch[name]) for name in batch if name[0] == letter and name[1:].isdigit()]
     return None if not listed else listed[0] if len(listed) == 1 else listed
+
+
+def _shaped(values: Any, tensor: Any) -> Any:
+    """A column of flat arrays for an input of several axes (an image); anything else stays for Keras to judge."""
+    if values is None or tensor is None or values.ndim != 2 or len(tensor.shape) < 3 or None in tensor.shape[1:]:
+        return values
+    shape = tuple(int(axis) for axis in tensor.shape[1:])
+    return values.reshape(-1, *shape) if values.shape[1] == int(np.prod(shape)) else values
 
 
 def _float(values: Array) -> Array:

@@ -61,7 +61,7 @@ class KerasReplica:
     def forward(self, batch: Batch) -> dict[str, Any]:
         """Outputs in inference mode; see ``Replica``."""
         self.prepare(batch)
-        return _named(self._steps.forward(features(batch)), output_names(self.model))
+        return _named(self._steps.forward(features(self.model, batch)), output_names(self.model))
 
     def measure(self, batch: Batch, metrics: Mapping[str, Any]) -> None:
         """Add these rows to the model's loss and metrics; all figures are Keras's own. See ``Replica``."""
@@ -204,7 +204,7 @@ class KerasReplica:
     @property
     def learning_rate(self) -> float:
         """The rate of the next update."""
-        return float(keras.ops.convert_tonumpy_of(self.model.optimizer.learning_rate))
+        return float(numpy_of(self.model.optimizer.learning_rate))
 
     def schedule(self, event: str, figures: Mapping[str, float] | None = None) -> None:
         """Keras's schedules count the optimizer's own updates; one of ours may want to see an epoch's figures."""
@@ -274,7 +274,7 @@ class KerasReplica:
     def _whole(self, batch: Batch) -> tuple[Any, Any, Any]:
         """Inputs, labels and row weights as Keras takes them."""
         y = labels(self.model, batch)
-        return features(batch), y, self._row_weights(batch, y)
+        return features(self.model, batch), y, self._row_weights(batch, y)
 
     def _row_weights(self, batch: Batch, y: Any) -> Any:
         weights = batch["w"].reshape(-1).astype(np.float32) if "w" in batch else None

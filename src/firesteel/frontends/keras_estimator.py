@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -210,7 +211,10 @@ class KerasEstimator(TrainingEstimator):
         """What ``save_weights`` wrote; ``by_name``: those of layers that have the same name."""
         path = local_path(filepath) or filepath
         path = path if os.path.exists(path) else f"{path}.weights.h5"
-        self.get_model().load_weights(path, skip_mismatch=by_name)
+        with warnings.catch_warnings():
+            # Keras writes the optimizer's state along, and this model may have another optimizer.
+            warnings.filterwarnings("ignore", "Skipping variable loading for optimizer", UserWarning)
+            self.get_model().load_weights(path, skip_mismatch=by_name)
 
     save_keras_weights = save_weights
     load_keras_weights = load_weights

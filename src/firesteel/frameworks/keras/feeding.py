@@ -73,11 +73,19 @@ def _structure(batch: Batch, letter: str) -> Any:
 
 
 def _shaped(values: Any, tensor: Any) -> Any:
-    """A column of flat arrays for an input of several axes (an image); anything else stays for Keras to judge."""
-    if values is None or tensor is None or values.ndim != 2 or len(tensor.shape) < 3 or None in tensor.shape[1:]:
+    """Rows in the shape of the model's input, where they have as many numbers: flat images, numbers for a width of 1.
+
+    Anything else stays for Keras to judge.
+    """
+    if values is None or tensor is None or None in tensor.shape[1:]:
         return values
     shape = tuple(int(axis) for axis in tensor.shape[1:])
-    return values.reshape(-1, *shape) if values.shape[1] == int(np.prod(shape)) else values
+    is_flat = values.ndim <= 2 and values.ndim != len(shape) + 1
+    return (
+        values.reshape(len(values), *shape)
+        if is_flat and int(np.prod(values.shape[1:])) == int(np.prod(shape))
+        else values
+    )
 
 
 def _float(values: Array) -> Array:

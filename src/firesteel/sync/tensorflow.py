@@ -6,6 +6,7 @@ TensorFlow must be told of its peers before it makes its first tensor, so that a
 
 from __future__ import annotations
 
+import signal
 import socket
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -37,10 +38,13 @@ class TensorFlowGroup:
         found = [board("get", f"tensorflow/{generation}/{other}") or b"" for other in range(size)]
         cluster = tf.train.ClusterSpec({"worker": [address.decode() for address in found]})
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, task_type="worker", task_id=rank)
+        on_terminate = signal.getsignal(signal.SIGTERM)
         try:
             self._strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
         except (RuntimeError, tf.errors.OpError) as error:
             raise SyncError(f"replica {rank} could not join the others: {error}", rank=rank) from error
+        # TensorFlow listens for preemptions, and so the process would no longer end when it is told to.
+        signal.signal(signal.SIGTERM, on_terminate or signal.SIG_DFL)
         self._sums: dict[Any, Callable[[Any], Any]] = {}
 
     def all_reduce(self, array: Array) -> None:

@@ -32,11 +32,18 @@ def features(model: Any, batch: Batch) -> Any:
 def labels(model: Any, batch: Batch) -> Any:
     """The labels, in the structure of the model's outputs; ``None`` where there are none."""
     found = _structure(batch, "y")
-    outputs = getattr(model, "_outputs_struct", None)
-    if not isinstance(outputs, dict) or found is None or isinstance(found, dict):
+    functional = getattr(model, "_functional", None) or model  # a Sequential has one inside
+    outputs = getattr(functional, "_outputs_struct", None)
+    if found is None or outputs is None:
         return found
-    listed = found if isinstance(found, list) else [found]
-    return dict(zip(outputs, listed, strict=True)) if len(listed) == len(outputs) else found
+    if isinstance(outputs, dict) and not isinstance(found, dict):
+        listed = found if isinstance(found, list) else [found]
+        found = dict(zip(outputs, listed, strict=True)) if len(listed) == len(outputs) else found
+    if isinstance(found, dict) and isinstance(outputs, dict):
+        return {name: _columned(values, outputs.get(name)) for name, values in found.items()}
+    if isinstance(found, list) and isinstance(outputs, (list, tuple)) and len(found) == len(outputs):
+        return [_columned(values, tensor) for values, tensor in zip(found, outputs, strict=True)]
+    return found if isinstance(found, (list, dict)) else _columned(found, outputs)
 
 
 def shapes_of(batch: Batch, letter: str | None = None) -> list[list[Any]]:
@@ -70,6 +77,13 @@ def _structure(batch: Batch, letter: str) -> Any:
         return named
     listed = [_float(batch[name]) for name in batch if name[0] == letter and name[1:].isdigit()]
     return None if not listed else listed[0] if len(listed) == 1 else listed
+
+
+def _columned(values: Any, output: Any) -> Any:
+    """Labels of one number a row as a column, where the output is one: some metrics insist."""
+    shape = getattr(output, "shape", None)
+    is_column = shape is not None and len(shape) == values.ndim + 1 and shape[-1] == 1
+    return values[..., None] if is_column else values
 
 
 def _shaped(values: Any, tensor: Any) -> Any:

@@ -113,7 +113,7 @@ class KerasReplica:
         """Make dropout and other random layers a function of these numbers."""
         first, second = (hash((*numbers, place)) & 0x7FFFFFFF for place in (0, 1))
         for variable in self._seeds():
-            variable.assign(np.array([first, second], dtype=np.uint32))
+            variable.assign(np.array([first, second], dtype=variable.dtype))
 
     def backward(self, batch: Batch, share: float) -> float | None:
         """Gradients of these rows' loss times ``share``; see ``Trainable``."""
@@ -152,9 +152,6 @@ class KerasReplica:
 
     def update(self, again: Callable[[], None] | None = None) -> None:
         """Apply the agreed gradients with the model's own optimizer."""
-        prepare = getattr(self.model.optimizer, "prepare_update", None)
-        if prepare is not None:  # one of ours, whose rate is a Python function of the update's number
-            prepare()
         self._steps.update(self._flats)
 
     def bounds(self, rank: int, size: int) -> list[tuple[int, int]] | None:
@@ -204,6 +201,9 @@ class KerasReplica:
     @property
     def learning_rate(self) -> float:
         """The rate of the next update."""
+        prepare = getattr(self.model.optimizer, "prepare_update", None)
+        if prepare is not None:  # one of ours, whose rate is a Python function of the update's number
+            prepare()
         return float(numpy_of(self.model.optimizer.learning_rate))
 
     def schedule(self, event: str, figures: Mapping[str, float] | None = None) -> None:
@@ -313,11 +313,8 @@ class KerasReplica:
         return list(found.values())
 
     def _seeds(self) -> list[Any]:
-        known = {id(v) for v in self.model.weights}
-        return [
-            v for v in self.model.non_trainable_variables
-            if id(v) not in known and str(v.dtype) == "uint32" and tuple(v.shape) == (2,)
-        ]  # fmt: skip
+        layers = self.model._flatten_layers()
+        return [each.state for layer in layers for each in getattr(layer, "_seed_generators", ())]
 
 
 def _named(output: Any, names: Sequence[str] | None) -> dict[str, Any]:

@@ -1,0 +1,78 @@
+"""Batches from ``tf.data``, Keras's own datasets, and whatever a data creator returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from firesteel.core.errors import UnsupportedError
+from firesteel.core.spec import Batch, batch_of
+
+__all__ = ["is_dataset", "stream"]
+
+
+def is_dataset(source: object) -> bool:
+    """A ``tf.data.Dataset`` or a ``keras.utils.PyDataset``."""
+    names = {(cls.__module__.partition(".")[0], cls.__name__) for cls in type(source).__mro__}
+    return bool(names & {("tensorflow", "DatasetV2"), ("keras", "PyDataset")})
+
+
+def stream(
+    source: Any, batch_size: int | None, epoch: int, has_labels: bool = True, inputs: int = 1
+) -> Iterator[Batch]:
+    """Batches in the source's own order."""
+    if _is_named(source, "keras", "PyDataset"):
+        elements: Iterable[Any] = (source[place] for place in range(len(source)))
+    elif isinstance(source, tuple) and all(isinstance(part, (np.ndarray, list, dict)) for part in source):
+        elements = _cut(source, batch_size or 32)
+    elif isinstance(source, Iterable):
+        elements = source
+    else:
+        raise UnsupportedError(
+            f"a data creator must return a tf.data.Dataset, a keras.utils.PyDataset, a tuple of arrays or an iterable "
+            f"of batches, not {type(source).__qualname__}"
+        )
+    for element in elements:
+        yield as_batch(element, has_labels, inputs)
+
+
+def as_batch(element: Any, has_labels: bool, inputs: int = 1) -> Batch:
+    """``(x, y[, w])``, or ``x`` alone, as a batch."""
+    if isinstance(element, dict) and "x" in element and set(element) <= {"x", "y", "w"}:
+        element = tuple(element[key] for key in ("x", "y", "w") if key in element)
+    if isinstance(element, dict) or not isinstance(element, (tuple, list)):
+        return batch_of(element, convert=_array)
+    if not has_labels or len(element) == 1:
+        is_whole = inputs <= 1 or isinstance(element[0], (dict, list, tuple))
+        return batch_of(element[0] if is_whole else list(element[:inputs]), convert=_array)
+    return batch_of(*element[:3], convert=_array)
+
+
+def _array(value: Any) -> Any:
+    return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
+
+
+def _is_named(value: object, package: str, name: str) -> bool:
+    return any(c.__name__ == name and c.__module__.partition(".")[0] == package for c in type(value).__mro__)
+
+
+def _cut(parts: tuple[Any, ...], size: int) -> Iterator[Any]:
+    rows = len(_first(parts[0]))
+    for begin in range(0, rows, size):
+        yield tuple(_slice(part, begin, begin + size) for part in parts)
+
+
+def _first(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _first(next(iter(value.values())))
+    return _first(value[0]) if isinstance(value, (list, tuple)) else value
+
+
+def _slice(value: Any, begin: int, end: int) -> Any:
+    if isinstance(value, dict):
+        return {key: _slice(part, begin, end) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_slice(part, begin, end) for part in value]
+    return value[begin:end]

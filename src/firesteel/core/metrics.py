@@ -68,6 +68,9 @@ class Metric(ABC):
     ``super().__init__``, so that ``fresh`` and ``merge`` know them.
     """
 
+    is_several = False
+    """Whether ``compute`` gives a dict of values, each with a name of its own."""
+
     def __init__(self, **settings: Any) -> None:
         self._settings = settings
         self._state = self._empty()

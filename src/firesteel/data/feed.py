@@ -50,6 +50,10 @@ class Feed:
         """The order over all ranks; its ``steps`` are this feed's too."""
         return self._order
 
+    def empty(self) -> Batch:
+        """A batch of no rows."""
+        return self._spool.empty()
+
     def batches(self, epoch: int, first_step: int = 0, last_step: int | None = None) -> Iterator[Batch]:
         """This rank's batch of each step from ``first_step`` on; one without rows where the rank has none in it."""
         last = self._order.steps if last_step is None else min(last_step, self._order.steps)

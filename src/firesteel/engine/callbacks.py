@@ -57,6 +57,8 @@ class Runner:
         self._state: Callable[[], dict[str, bytes]] | None = None
         self._pack: Callable[[dict[str, bytes], dict[str, Any]], bytes] | None = None
         self._ship: Callable[[str, bytes], None] | None = None
+        self._mark: Callable[[], None] | None = None
+        self._follow: Callable[[], None] | None = None
 
     def put(self, key: str, value: Any) -> None:
         """Keep a value for other callbacks; a key that is there already is a ``KeyError``."""
@@ -84,6 +86,15 @@ class Runner:
         if weights_only:
             state = {"model": state["model"]}
         return self._pack(state, {"epoch": self.epochs, "step": self.global_step})
+
+    def follow(self, act: Callable[[], None]) -> None:
+        """Let ``act`` change the model on replica 0, and all others do the same. A collective."""
+        assert self._mark is not None
+        assert self._follow is not None
+        self._mark()
+        if self.rank == 0:
+            act()
+        self._follow()
 
     def ship(self, path: str, data: bytes) -> None:
         """Put a file on the driver's disk."""

@@ -47,6 +47,10 @@ class Steps(Protocol):
         """This replica's steps of one pass over the data, from ``first`` on."""
         ...
 
+    def sample(self) -> Batch | None:
+        """Some rows, or none, in the shape that all have; ``None`` where this replica cannot know it."""
+        ...
+
 
 def open_training(job: FitJob, desk: Desk, assignment: dict[str, Any], framework: Framework, group: Group) -> Steps:
     """The rows that a fit trains on, as this rank was assigned them."""
@@ -105,6 +109,10 @@ class SpoolSteps:
             rows = self._feed.order.step_rows(step)
             yield Step(batch, rows_of(batch) / rows, rows, step + 1 == self._count)
 
+    def sample(self) -> Batch | None:
+        """See ``Steps``."""
+        return self._feed.empty()
+
 
 class StreamSteps:
     """Steps from a loader or a creator, which every replica runs for itself.
@@ -148,6 +156,10 @@ class StreamSteps:
                 break
         if ready is not None:
             yield Step(*ready, is_last=True)
+
+    def sample(self) -> Batch | None:
+        """See ``Steps``."""
+        return next(iter(self._framework.stream(self._source, self._batch_size, self._seed, 0)), None)
 
     def _our_parts(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, float, int]]:
         rank, size = self._group.rank, self._group.size

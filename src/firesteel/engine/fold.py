@@ -70,8 +70,12 @@ class Fold:
         return self
 
     def figures(self) -> dict[str, Any]:
-        """Metric values by name."""
-        return {name: metric.compute() for name, metric in self.metrics.items()}
+        """Metric values by name; a metric that is several gives each of its own."""
+        found: dict[str, Any] = {}
+        for name, metric in self.metrics.items():
+            value = metric.compute()
+            found |= value if metric.is_several else {name: value}
+        return found
 
     @property
     def loss(self) -> float | None:

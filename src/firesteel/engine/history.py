@@ -10,7 +10,7 @@ from firesteel.core.errors import UnknownName
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["History", "Scalars", "Summaries"]
+__all__ = ["Curves", "History", "Scalars", "Summaries"]
 
 Record = dict[str, Any]
 Scalars = dict[str, list[list[float]]]
@@ -47,6 +47,38 @@ class History(list[Record]):
         import pandas as pd
 
         return pd.DataFrame(self.epochs)
+
+
+class Curves(dict[str, list[Any]]):
+    """A dict of lists, one value per epoch, as Keras's own ``History.history``; also an object like that ``History``.
+
+    Attributes:
+        epoch: the epochs' numbers, from 0.
+        recoveries: see ``History``.
+    """
+
+    def __init__(self, records: Iterable[Record] = (), recoveries: Iterable[Record] = ()) -> None:
+        self._records = [dict(record) for record in records]
+        keys = list(dict.fromkeys(key for record in self._records for key in record if key != "epoch"))
+        super().__init__({key: [record.get(key) for record in self._records] for key in keys})
+        self.epoch = [int(record["epoch"]) - 1 for record in self._records]
+        self.recoveries: list[Record] = list(recoveries)
+
+    @property
+    def history(self) -> dict[str, list[Any]]:
+        """The same as a plain dict."""
+        return dict(self)
+
+    @property
+    def epochs(self) -> list[Record]:
+        """One dict per epoch."""
+        return [dict(record) for record in self._records]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per epoch."""
+        import pandas as pd
+
+        return pd.DataFrame(self._records)
 
 
 class Summaries:

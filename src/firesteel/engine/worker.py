@@ -25,6 +25,7 @@ from firesteel.core.plan import Position
 from firesteel.core.ports import Framework, Group, State
 from firesteel.core.spec import rows_of
 from firesteel.core.triggers import Progress
+from firesteel.data.packed import pack, unpack
 from firesteel.engine.callbacks import Callbacks, Runner
 from firesteel.engine.commits import Commits, join, split
 from firesteel.engine.feeds import Step, open_training, open_validation
@@ -121,6 +122,7 @@ class Training:
 
     def run(self) -> None:
         """All epochs, then the result."""
+        self._prepare()
         self.sync.join(self.replica, self.group)
         self._restore_own()
         self.callbacks.call("before_run")
@@ -232,6 +234,7 @@ class Training:
             "num_samples": done.loss_rows,
             "train_loss": done.loss_sum / max(1, done.loss_rows),
             "last_train_loss": self.last_loss,
+            **self._tallied(),
         }
         self.at = replace(done, epoch=done.epoch + 1, epoch_step=0, loss_sum=0.0, loss_rows=0)
         self._validate_if_due(is_epoch_end=True)
@@ -287,6 +290,26 @@ class Training:
         if self.desk.rank == 0:
             self.desk.tell(totals.event(at.step))
 
+    def _prepare(self) -> None:
+        """Let a replica build what needs to see rows, if it is of that kind."""
+        prepare = getattr(self.replica, "prepare", None)
+        sample = None if prepare is None else self.data.sample()
+        if prepare is not None and sample is not None:
+            prepare(sample)
+
+    def _tallied(self) -> dict[str, Any]:
+        """An epoch's figures of a replica that keeps them itself, all replicas together."""
+        tally = getattr(self.replica, "tally", None)
+        if tally is None:
+            return {}
+        header, data = pack({f"{place:04d}": values for place, values in enumerate(tally())})
+        note = header.encode()
+        found = []
+        for whole in self.group.gather_bytes(len(note).to_bytes(8, "little") + note + data):
+            size = int.from_bytes(whole[:8], "little")
+            found.append(list(unpack(whole[8 : 8 + size].decode(), whole[8 + size :]).values()))
+        return dict(self.replica.figures(found))
+
     # --- what is seen and kept on the way ---
 
     def _progress(self, *, is_epoch_end: bool) -> Progress:
@@ -320,6 +343,7 @@ class Training:
         self.last_score = next(iter(scalars.values()), whole.loss)
         if self.desk.rank == 0:
             values = scalars if whole.loss is None else {"Loss": whole.loss, **scalars}
+            values = {"Loss" if name == "loss" else name: value for name, value in values.items()}
             self.desk.tell({"name": "validation", "step": self.at.step, "time": time.time(), "values": values})
         found: dict[str, Any] = {} if whole.loss is None else {"val_loss": whole.loss}
         found |= {"val_num_samples": whole.rows, **{f"val_{name}": value for name, value in scalars.items()}}
@@ -441,5 +465,8 @@ class Training:
         runner.scheduler, runner.criterion = replica.scheduler, replica.loss_function
         runner.epochs, runner.global_step = self.at.epoch, self.at.step
         runner._state = self._state
-        runner._pack = framework.pack_file
+        runner._pack = getattr(framework, "pack_file", None)
+        runner._mark = getattr(replica, "mark", None)
+        follow = getattr(replica, "follow", None)
+        runner._follow = None if follow is None else lambda: follow(self.group)
         runner._ship = lambda path, data: self.desk.tell({"name": "file", "path": path}, [data])

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from firesteel.frontends.keras_estimator import KerasEstimator
     from firesteel.frontends.torch_estimator import TorchEstimator
 
 __all__ = ["Estimator"]
@@ -22,6 +23,56 @@ class Estimator:
         >>> est.fit(df, epochs=2, batch_size=64, feature_cols="features", label_cols="label")  # doctest: +SKIP
         >>> est.predict(df, feature_cols="features").show()  # doctest: +SKIP
     """
+
+    @staticmethod
+    def from_keras(
+        keras_model: Any = None,
+        metrics: Any = None,
+        model_dir: str | None = None,
+        optimizer: Any = None,
+        backend: str | None = None,
+        *,
+        model_creator: Callable[..., Any] | None = None,
+        config: dict[str, Any] | None = None,
+        workers_per_node: int = 1,
+        seed: int | None = None,
+    ) -> KerasEstimator:
+        """An estimator of a Keras 3 model.
+
+        Args:
+            keras_model: a compiled model; after ``fit`` that same object holds the trained weights.
+            metrics: in the place of those compiled.
+            model_dir: where checkpoints go, and TensorBoard files unless ``set_tensorboard`` says otherwise.
+            optimizer: a Keras optimizer or its name, in the place of the one compiled.
+            backend: a name of the one engine: ``"bigdl"``, ``"spark"``, ``"tf2"``, ``"ray"``.
+            model_creator: ``(config)`` → a compiled model, instead of ``keras_model``.
+            config: a dict that creators get a copy of.
+            workers_per_node: replicas on each node; a ``local[k]`` is one node.
+            seed: of initial weights made by a creator, shuffling and dropout.
+
+        Raises:
+            PlanError: parts that do not fit together, at once.
+        """
+        from firesteel.frontends.keras_estimator import KerasEstimator
+
+        return KerasEstimator(
+            keras_model=keras_model,
+            model_creator=model_creator,
+            metrics=metrics,
+            optimizer=optimizer,
+            config=config,
+            backend=backend,
+            workers_per_node=workers_per_node,
+            model_dir=model_dir,
+            seed=seed,
+        )
+
+    @staticmethod
+    def load_keras_model(path: str) -> KerasEstimator:
+        """An estimator of a model that Keras saved."""
+        made = Estimator.from_keras()
+        made.load(path)
+        return made
 
     @staticmethod
     def from_torch(

@@ -7,6 +7,7 @@ metric is of that kind is found out on the way: adding rows must add to its stat
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ __all__ = ["KerasFigures", "read_states"]
 
 Array = npt.NDArray[Any]
 
+_ABOUT = "about"
+
 
 def read_states(model: Any) -> list[Array]:
     """The variables of all the model's metrics."""
@@ -29,10 +32,14 @@ def read_states(model: Any) -> list[Array]:
 class KerasFigures(Metric):
     """All figures of a model in one: its states travel as any metric's, its values need the model."""
 
+    is_several = True
+
     def __init__(self) -> None:
         super().__init__()
         self._model: Any = None
         self._parts: list[Array] = []
+        self.about: list[list[Any]] = []
+        """Names, dtypes and shapes of the tensors that were measured: a model elsewhere is built by them."""
 
     @classmethod
     def of(cls, tallies: Sequence[Sequence[Array]]) -> KerasFigures:
@@ -42,8 +49,9 @@ class KerasFigures(Metric):
             made._add(list(tally))
         return made
 
-    def measure(self, model: Any, run: Callable[[], None]) -> None:
+    def measure(self, model: Any, run: Callable[[], None], about: list[list[Any]]) -> None:
         """Add what ``run`` puts into the model's metrics, which are this one's alone meanwhile."""
+        self.about = about
         before = read_states(model)
         model.reset_metrics()
         run()
@@ -78,15 +86,18 @@ class KerasFigures(Metric):
         """Add what another has seen."""
         self._add(other._parts)
         self._model = self._model or other._model
+        self.about = self.about or other.about
         return self
 
     def state(self) -> dict[str, Array]:
         """For another process."""
-        return {f"{place:04d}": part for place, part in enumerate(self._parts)}
+        about = np.frombuffer(json.dumps(self.about).encode(), np.uint8)
+        return {_ABOUT: about, **{f"{place:04d}": part for place, part in enumerate(self._parts)}}
 
     def load_state(self, state: dict[str, Array]) -> None:
         """The reverse."""
-        self._parts = [np.array(state[name]) for name in sorted(state)]
+        self.about = json.loads(bytes(state[_ABOUT])) if _ABOUT in state else []
+        self._parts = [np.array(state[name]) for name in sorted(state) if name != _ABOUT]
 
     def _add(self, parts: list[Array]) -> None:
         if not parts:

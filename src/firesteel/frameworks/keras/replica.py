@@ -6,6 +6,7 @@ inputs, how gradients lie in flat buffers, what of the state travels.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from firesteel.frameworks.keras.figures import KerasFigures, read_states
 from firesteel.frameworks.keras.program import KerasContent, input_names, make_model, output_names
 from firesteel.frameworks.keras.state import header_of, load_model, load_optimizer, pack_model, pack_optimizer
 
-__all__ = ["KerasReplica", "build"]
+__all__ = ["KerasReplica", "build", "build_metrics"]
 
 Array = npt.NDArray[Any]
 
@@ -41,6 +42,7 @@ class KerasReplica:
         self._state = program.state
         self._last: tuple[Batch, float] | None = None
         self._flats: list[Array] = []
+        self._marked = 0
         if program.state is not None:
             self.load(program.state)
 
@@ -61,7 +63,8 @@ class KerasReplica:
         self.prepare(batch)
         for metric in metrics.values():
             if isinstance(metric, KerasFigures):
-                metric.measure(self.model, lambda: self._steps.test(*self._whole(batch)))
+                about = [[name, v.dtype.str, list(v.shape[1:])] for name, v in batch.items()]
+                metric.measure(self.model, lambda: self._steps.test(*self._whole(batch)), about)
 
     def load(self, state: dict[str, bytes]) -> None:
         """Take over weights, and the optimizer's state if it is there."""
@@ -203,6 +206,31 @@ class KerasReplica:
     def schedule(self, event: str, figures: Mapping[str, float] | None = None) -> None:
         """Keras's schedules count the optimizer's own updates."""
 
+    def follow(self, group: Any) -> None:
+        """What callbacks did to the model on rank 0 reaches all: the learning rate, and weights that were changed."""
+        rate = np.array([self.learning_rate])
+        group.broadcast(rate)
+        optimizer = self.model.optimizer
+        if not isinstance(optimizer._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
+            optimizer.learning_rate = float(rate[0])
+        mark = np.array([float(self._mark() != self._marked)])
+        group.broadcast(mark)
+        if mark[0]:
+            for values, load in ((self.weights(), self.load_weights), (self.frozen(), self.load_frozen)):
+                for array in values:
+                    group.broadcast(array)
+                load(values)
+
+    def mark(self) -> None:
+        """Remember the weights as they are, so that ``follow`` can tell whether somebody changed them."""
+        self._marked = self._mark()
+
+    def _mark(self) -> int:
+        mark = 0
+        for array in (*self.weights(), *self.frozen()):
+            mark = zlib.crc32(np.ascontiguousarray(array).view(np.uint8), mark)
+        return mark
+
     # --- an epoch's figures ---
 
     def tally(self) -> list[Array]:
@@ -275,6 +303,16 @@ def build(model: Any, inputs: Sequence[Sequence[Any]]) -> None:
     """Build a model for inputs of these names, dtypes and shapes."""
     batch = {name: np.zeros((1, *shape), dtype) for name, dtype, shape in inputs}
     model(_structure(batch, "x", input_names(model)))
+
+
+def build_metrics(model: Any, about: Sequence[Sequence[Any]]) -> None:
+    """Build a model's metrics as they are after rows of these names, dtypes and shapes."""
+    batch = {name: np.zeros((1, *shape), dtype) for name, dtype, shape in about}
+    x, y = (_structure(batch, letter, None) for letter in "xy")
+    if not model.built:
+        model(x)
+    weights = np.ones(1, np.float32) if "w" in batch else None
+    model._symbolic_build(data_batch=(x, y, weights))
 
 
 def _structure(batch: Batch, letter: str, names: Sequence[str] | None) -> Any:

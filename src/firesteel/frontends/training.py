@@ -1,0 +1,517 @@
+"""What the doors that train have in common: fit, evaluate, predict and checkpoints, as plans for the engine.
+
+A door says how its words become a program, what its callbacks and figures are, and how a state gets into the user's own
+objects; the rest is here.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from firesteel.core.errors import PlanError, UnknownName, UnsupportedError
+from firesteel.core.plan import Clipping, EarlyStopping, Fit, Launch, Map, Position, Reduce, Validation, positive
+from firesteel.core.program import Program
+from firesteel.core.triggers import as_trigger
+from firesteel.data.shards import XShards
+from firesteel.data.sources import Columns, Frame, Local, Source, Streamed, as_dataset, is_pandas, is_rdd
+from firesteel.engine import checkpoint, local
+from firesteel.engine.callbacks import find_main
+from firesteel.engine.evaluate import evaluate
+from firesteel.engine.files import local_path
+from firesteel.engine.fit import fit
+from firesteel.engine.fold import Fold
+from firesteel.engine.history import History, Summaries
+from firesteel.engine.job import Stream
+from firesteel.engine.listener import Outputs
+from firesteel.engine.outputs import add_columns, contained
+from firesteel.engine.score import score_frame
+from firesteel.engine.scorer import make_scorer
+from firesteel.frontends.estimator import Estimator
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["TrainingEstimator", "split_stopping"]
+
+_DEFAULT_ROWS = 32
+_SCORING_ROWS = 256
+
+
+class TrainingEstimator(Estimator):
+    """An estimator that trains; see ``Estimator``."""
+
+    _kinds: str
+    """What this door takes as data, for messages."""
+
+    def __init__(
+        self, *, framework: Any, config: dict[str, Any], workers_per_node: Any, model_dir: str | None, seed: int
+    ) -> None:
+        self._framework = framework
+        self._seed = seed
+        self._workers_per_node = positive(workers_per_node, "workers_per_node") or 1
+        self._sync = "all-reduce"
+        self._averaging_steps = 1
+        self._config = config
+        self._model_dir = None if model_dir is None else (local_path(model_dir) or model_dir)
+        self._state: dict[str, bytes] = {}
+        self._position = Position()
+        self._clipping: Clipping | None = None
+        self._summaries = Summaries()
+        self._event_folder: str | None = None
+        self._has_fitted = False
+
+    # --- what a door says ---
+
+    @abstractmethod
+    def _program(self, *, is_trained: bool = True, class_weight: dict[int, float] | None = None) -> Program:
+        """The program as it is now, its state included."""
+
+    @abstractmethod
+    def _take(self, state: dict[str, bytes]) -> None:
+        """Make this the estimator's state, in the user's own objects where they gave some; all of it or nothing."""
+
+    @abstractmethod
+    def _whole_state(self) -> dict[str, bytes]:
+        """Model and optimizer as they are now."""
+
+    @abstractmethod
+    def _check_can_train(self, callbacks: tuple[Any, ...]) -> None:
+        """Raise ``PlanError`` where something is missing for a fit."""
+
+    @abstractmethod
+    def _measures(self, replacement: Any) -> Any:
+        """The metrics of an evaluation."""
+
+    @abstractmethod
+    def _found(self, fold: Fold) -> dict[str, Any]:
+        """What an evaluation returns."""
+
+    @abstractmethod
+    def _split_callbacks(
+        self, callbacks: Any, stopping: EarlyStopping | None
+    ) -> tuple[tuple[Any, ...], EarlyStopping | None]:
+        """Callbacks that can travel, and the early stopping among them."""
+
+    def _monitors(self) -> tuple[str, ...]:
+        """Figures that an early stopping may watch."""
+        return ("train_loss", "last_train_loss", "val_loss")
+
+    def _history(self, history: History) -> History:
+        """A fit's records in this door's words."""
+        return history
+
+    def _check_can_measure(self, metrics: Any, main: Any) -> None:
+        """Raise ``PlanError`` where there is nothing to evaluate."""
+
+    # --- training ---
+
+    def fit(
+        self,
+        data: Any,
+        epochs: int = 1,
+        batch_size: int | None = None,
+        *,
+        feature_cols: Any = None,
+        label_cols: Any = None,
+        validation_data: Any = None,
+        callbacks: Any = None,
+        class_weight: dict[int, float] | None = None,
+        sample_weight_col: str | None = None,
+        shuffle: bool = True,
+        seed: int | None = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        max_steps: int | None = None,
+        validation_steps: int | None = None,
+        validation_freq: int = 1,
+        validation_trigger: Any = None,
+        validation_batch_size: int | None = None,
+        checkpoint_trigger: Any = None,
+        keep_checkpoints: int | None = None,
+        resume: bool = False,
+        early_stopping: EarlyStopping | None = None,
+        data_config: dict[str, Any] | None = None,
+        auto_shard: bool = True,
+        max_failures: int = 3,
+        min_workers: int | None = None,
+        verbose: int = 1,
+        feed_dict: None = None,
+    ) -> History:
+        """Train for ``epochs`` more epochs; goes on from the weights and optimizer state of the fit before.
+
+        Args:
+            data: a Spark DataFrame, an XShards, ndarrays, pandas, an RDD of rows ``(x, y)``, a DataLoader, or a creator
+                ``(config, batch_size)``.
+            epochs: how many to run now.
+            batch_size: rows of a step over all replicas together; default 32, or the data's own batches.
+            feature_cols: a column's name or a list; as many as the model has inputs, or all joined into one.
+            label_cols: likewise, for the loss.
+            validation_data: any kind of data, evaluated completely after each epoch.
+            callbacks: ``firesteel.learn.pytorch.callbacks``; they run in every replica.
+            class_weight: class index → weight of its rows.
+            sample_weight_col: a column of row weights. The loss is ``sum(w·l) / rows``.
+            shuffle: rows in an order that is a function of seed and epoch. Loaders keep their own.
+            seed: for this fit; default the estimator's.
+            initial_epoch: number of the first epoch minus one, for callbacks and records.
+            steps_per_epoch: cut epochs; the next goes on where the last stopped.
+            max_steps: stop after so many updates, over as many epochs as that takes.
+            validation_steps: cut the validation after so many batches.
+            validation_freq: validate after every so many epochs.
+            validation_trigger: validate when it fires, instead.
+            validation_batch_size: default ``batch_size``.
+            checkpoint_trigger: when to write a checkpoint into ``model_dir``.
+            keep_checkpoints: keep only the newest so many of this fit.
+            resume: go on from the newest checkpoint in ``model_dir`` until ``epochs`` (or ``max_steps``) in all.
+            early_stopping: stop when a figure no longer improves.
+            data_config: laid over ``config`` for a data creator.
+            auto_shard: whether creators yield all rows, to be divided by us, or each replica's own.
+            max_failures: how many losses of processes, connections or hosts to get over; the training goes on from
+                its last commit point, and every row still counts once per epoch. 0 = none, and no commit points.
+            min_workers: with how many replicas to go on when a lost one is not replaced in time; default all.
+            verbose: 0 = no progress.
+            feed_dict: for graphs; not here.
+
+        Returns:
+            One record per epoch; ``.history`` and ``.to_pandas()`` give it as columns.
+
+        Raises:
+            PlanError: the request makes no sense; before anything runs.
+            ReplicaFailed: with the replica's traceback, when the user's code raised in a replica.
+        """
+        if feed_dict is not None:
+            raise UnsupportedError("feed_dict is for graphs; this model takes its inputs from the data")
+        epochs = positive(epochs, "epochs") or 1
+        listed, stopping = self._split_callbacks(callbacks, early_stopping)
+        self._check_can_train(listed)
+        if checkpoint_trigger is not None and self._model_dir is None:
+            raise PlanError("checkpoint_trigger needs a model_dir: pass one when the estimator is made")
+        if resume and self._model_dir is None:
+            raise PlanError("resume needs a model_dir: pass one when the estimator is made")
+        columns = Columns.of(feature_cols, label_cols, sample_weight_col, "training")
+        is_counted = find_main(listed) is None
+        source = self._source(data, columns, counts_inputs=is_counted)
+        own_batches = isinstance(source, Streamed) and not source.is_creator
+        size = _checked_size(source, batch_size) or (None if own_batches else _DEFAULT_ROWS)
+        _check_endless(source, steps_per_epoch, max_steps)
+        held_out = None
+        if validation_data is not None:
+            held_out = self._source(validation_data, columns, counts_inputs=is_counted)
+        validation = self._validation(
+            held_out, size, validation_batch_size, validation_freq, validation_trigger, validation_steps
+        )
+        if stopping is not None:
+            _check_monitor(stopping.monitor, validation, self._monitors())
+        keep = positive(keep_checkpoints, "keep_checkpoints", none=True)
+        spark = _session(data)
+        position = self._start(resume, initial_epoch)
+        self._seed = self._seed if seed is None else int(seed)
+        plan = Fit(
+            program=self._program(class_weight=_class_weights(class_weight)),
+            launch=_launch(self._world(spark), max_failures, min_workers),
+            batch_size=size,
+            epochs=epochs if resume else position.epoch + epochs,
+            sync=self._sync,
+            averaging_steps=self._averaging_steps,
+            shuffle=bool(shuffle),
+            seed=self._seed,
+            steps_per_epoch=positive(steps_per_epoch, "steps_per_epoch", none=True),
+            max_steps=_total_steps(max_steps, 0 if resume else position.step),
+            validation=validation,
+            checkpoint_trigger=None if checkpoint_trigger is None else as_trigger(checkpoint_trigger),
+            early_stopping=stopping,
+            callbacks=listed,
+            metrics=self._measures(None),
+            position=position,
+        )
+        if resume and (position.step >= plan.max_steps if plan.max_steps else position.epoch >= plan.epochs):
+            return self._history(History())
+        folder = None if self._model_dir is None else checkpoint.CheckpointFolder(self._model_dir, keep)
+        outputs = Outputs(self._summaries, folder, self._events(), verbose)
+        self._has_fitted = True
+        stream = partial(_stream, config={**self._config, **(data_config or {})}, auto_shard=auto_shard)
+        outcome = fit(spark, plan, source, held_out, outputs, stream=stream, config=self._config)
+        if outcome.state is not None:
+            self._take(outcome.state)
+        self._position = outcome.position
+        if self._position.pass_step and not steps_per_epoch:  # ended inside an epoch; the next fit begins a new one
+            self._position = replace(self._position, data_pass=self._position.data_pass + 1, pass_step=0)
+        return self._history(outcome.history)
+
+    def evaluate(
+        self,
+        data: Any,
+        batch_size: int | None = None,
+        *,
+        feature_cols: Any = None,
+        label_cols: Any = None,
+        num_steps: int | None = None,
+        sample_weight_col: str | None = None,
+        validation_metrics: Any = None,
+        callbacks: Any = None,
+        data_config: dict[str, Any] | None = None,
+        auto_shard: bool = True,
+        verbose: int = 1,
+    ) -> dict[str, Any]:
+        """Loss and metrics over every row once, exactly as a single process would compute them.
+
+        Returns:
+            The loss and each metric by its name.
+        """
+        metrics = self._measures(validation_metrics)
+        listed, _ = self._split_callbacks(callbacks, None)
+        main = find_main(listed)
+        self._check_can_measure(metrics, main)
+        steps = positive(num_steps, "num_steps", none=True)
+        columns = Columns.of(feature_cols, label_cols, sample_weight_col, "training")
+        source = self._source(data, columns, counts_inputs=main is None)
+        size = _checked_size(source, batch_size)
+        spark = _session(data)
+        # Only where rows are counted off by steps does it show how many there are in one.
+        rows = size or (_DEFAULT_ROWS if steps else _SCORING_ROWS)
+        plan = Reduce(self._program(is_trained=False), rows, metrics, steps)
+        scorer = make_scorer(spark, plan, listed, self._config)
+        stream = None
+        if isinstance(source, Streamed):
+            config = {**self._config, **(data_config or {})}
+            stream = _stream(source, size or _DEFAULT_ROWS, config=config, auto_shard=auto_shard)
+        fold = evaluate(spark, plan, scorer, source, stream, world=self._world(spark))
+        return self._found(fold)
+
+    def predict(
+        self,
+        data: Any,
+        batch_size: int | None = None,
+        feature_cols: Any = None,
+        *,
+        output_cols: Any = None,
+        output_schema: Any = None,
+        steps: int | None = None,
+        callbacks: Any = None,
+        data_config: dict[str, Any] | None = None,
+        verbose: int = 1,
+    ) -> Any:
+        """Outputs for every row, in the shape of what was given: a DataFrame for a DataFrame, an array for an array.
+
+        On a DataFrame and an XShards it is lazy. A DataFrame's schema comes from one row put through the model on the
+        driver, or from ``output_schema`` (a DDL string or ``StructType``) without any run. ``steps`` cuts after so many
+        batches; a loader's or creator's predictions come as an XShards of ``{"prediction": …}``, those of an RDD of
+        rows as an RDD of arrays.
+        """
+        limit = positive(steps, "steps", none=True)
+        names = Columns.of(output_cols, None, None, "prediction").features
+        columns = Columns.of(feature_cols, None, None, "prediction")
+        listed, _ = self._split_callbacks(callbacks, None)
+        is_counted = find_main(listed) is None
+        # An XShards is scored shard by shard, as it is; an RDD's rows in blocks.
+        is_shards = isinstance(data, XShards) or is_rdd(data)
+        source = None if is_shards else self._source(data, columns, counts_inputs=is_counted)
+        size = _checked_size(source, batch_size)
+        rows = size or (_DEFAULT_ROWS if limit or isinstance(source, Streamed) else _SCORING_ROWS)
+        _check_outputs(source, data, names, output_schema)
+        spark = _session(data)
+        scorer = make_scorer(spark, Map(self._program(is_trained=False), rows, names), listed, self._config)
+        if source is None:
+            if limit is not None:
+                raise PlanError("steps does not cut an XShards or an RDD; predict on what is wanted of it")
+            inputs = self._inputs if is_counted else lambda: (0, None)
+            score = local.score_rows if is_rdd(data) else local.score_shards
+            return score(data, scorer, columns, inputs, names)
+        if isinstance(source, Frame):
+            df = source.df if limit is None else source.df.limit(limit * rows)
+            return score_frame(df, source.reading, scorer, names, output_schema)
+        if isinstance(source, Streamed):
+            config = {**self._config, **(data_config or {})}
+            stream = _stream(source, rows, config=config, auto_shard=True)
+            return local.score_stream(spark, scorer, stream, limit, self._inputs()[0])
+        assert isinstance(source, Local)
+        batch = source.batch if limit is None else {k: v[: limit * rows] for k, v in source.batch.items()}
+        outputs = local.score_arrays(spark, scorer, batch, self._world(spark))
+        if not is_pandas(data):
+            return contained(outputs)
+        return add_columns(data if limit is None else data[: limit * rows], outputs, names)
+
+    # --- settings ---
+
+    def set_constant_gradient_clipping(self, min: float, max: float) -> None:
+        """Each element of a step's gradient into [min, max]. Before ``fit``."""
+        self._clipping = Clipping.constant(min, max)
+
+    def set_l2_norm_gradient_clipping(self, clip_norm: float) -> None:
+        """A step's gradient scaled down to this norm over all parameters. Before ``fit``."""
+        self._clipping = Clipping.l2_norm(clip_norm)
+
+    def clear_gradient_clipping(self) -> None:
+        """No clipping."""
+        self._clipping = None
+
+    def set_tensorboard(self, log_dir: str, app_name: str) -> None:
+        """Write TensorBoard files into ``log_dir/app_name/train`` and ``…/validation`` from the next fit on."""
+        self._event_folder = f"{local_path(log_dir) or log_dir}/{app_name}"
+
+    def get_train_summary(self, tag: str | None = None) -> Any:
+        """``[step, value, wall time]`` of each step for ``"Loss"``, ``"LearningRate"`` or ``"Throughput"``; or all."""
+        return self._summaries.train(tag)
+
+    def get_validation_summary(self, tag: str | None = None) -> Any:
+        """``[step, value, wall time]`` of each validation: ``"Loss"`` and the metrics' names; all for ``None``."""
+        return self._summaries.validation(tag)
+
+    @property
+    def num_workers(self) -> int:
+        """How many replicas train."""
+        return self._world(_session(None))
+
+    def shutdown(self) -> None:
+        """Nothing is held between calls; here for symmetry with other doors. May be called twice."""
+
+    def __enter__(self) -> TrainingEstimator:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.shutdown()
+
+    def save_checkpoint(self, path: str) -> str:
+        """Write a checkpoint (``model.<step>`` and its companions) into the folder ``path``."""
+        kept = checkpoint.Checkpoint(self._whole_state(), self._position, self._seed)
+        return checkpoint.write(local_path(path) or path, kept)
+
+    def load_checkpoint(self, path: str, version: int | None = None) -> None:
+        """Go on from a checkpoint: a file, a dated folder, or a ``model_dir``; the newest, or step ``version``."""
+        self._go_on(checkpoint.load(path, version))
+
+    def _go_on(self, found: checkpoint.Checkpoint) -> None:
+        self._take(found.state)
+        self._position, self._seed = found.position, found.seed
+
+    def load_orca_checkpoint(self, path: str, version: int | None = None, prefix: str | None = None) -> None:
+        """``load_checkpoint`` under its old name; ``prefix`` is never needed."""
+        self.load_checkpoint(path, version)
+
+    # --- from words to plans ---
+
+    def _start(self, resume: bool, initial_epoch: Any) -> Position:
+        """Where training begins: at the newest checkpoint when it is to be resumed, else where the last fit ended."""
+        if isinstance(initial_epoch, bool) or not isinstance(initial_epoch, int) or initial_epoch < 0:
+            raise PlanError(f"initial_epoch must be a non-negative int, not {initial_epoch!r}")
+        if resume:
+            assert self._model_dir is not None
+            found = checkpoint.find(self._model_dir)
+            if found is not None:
+                self._go_on(found)
+                return self._position
+        fresh = replace(self._position, best=None, waited=0)
+        return replace(fresh, epoch=initial_epoch) if initial_epoch else fresh
+
+    def _source(self, data: Any, columns: Columns, *, counts_inputs: bool) -> Source:
+        return as_dataset(
+            data,
+            columns,
+            inputs=self._inputs,
+            is_loader=self._framework.is_loader,
+            kinds=self._kinds,
+            counts_inputs=counts_inputs,
+        )
+
+    @abstractmethod
+    def _inputs(self) -> tuple[int, int | None]:
+        """How many inputs the model takes, at least and at most."""
+
+    def _validation(
+        self, source: Source | None, size: int | None, own_size: Any, every: Any, trigger: Any, steps: Any
+    ) -> Validation | None:
+        if source is None:
+            return None
+        return Validation(
+            batch_size=positive(own_size, "validation_batch_size", none=True) or size or 32,
+            every_epochs=positive(every, "validation_freq") or 1,
+            trigger=None if trigger is None else as_trigger(trigger),
+            steps=positive(steps, "validation_steps", none=True),
+        )
+
+    def _world(self, spark: SparkSession) -> int:
+        from firesteel.cluster.preflight import nodes
+
+        return nodes(spark) * self._workers_per_node
+
+    def _events(self) -> str | None:
+        if self._event_folder is None and self._model_dir is not None:
+            return f"{self._model_dir}/summary"
+        return self._event_folder
+
+
+def _session(data: Any) -> SparkSession:
+    """The session of a DataFrame, else the active one, else a new one of ours."""
+    from pyspark.sql import SparkSession
+
+    from firesteel.cluster.context import init_context
+    from firesteel.cluster.preflight import use_own_python
+
+    if not hasattr(data, "sparkSession"):
+        init_context()
+    spark: SparkSession = data.sparkSession if hasattr(data, "sparkSession") else SparkSession.builder.getOrCreate()
+    use_own_python(spark)
+    return spark
+
+
+def _stream(source: Streamed, batch_size: int | None, *, config: dict[str, Any], auto_shard: bool) -> Stream:
+    return Stream(source.source, source.is_creator, config, batch_size, auto_shard)
+
+
+def split_stopping(callbacks: Any, stopping: EarlyStopping | None) -> tuple[tuple[Any, ...], EarlyStopping | None]:
+    """Callbacks without our early stopping, and that: given as such, or among them."""
+    listed = [] if callbacks is None else list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
+    found = [each for each in listed if isinstance(each, EarlyStopping)]
+    if len(found) + (stopping is not None) > 1:
+        raise PlanError("there may be one EarlyStopping")
+    rest = tuple(each for each in listed if not isinstance(each, EarlyStopping))
+    return rest, found[0] if found else stopping
+
+
+def _check_monitor(monitor: str, validation: Validation | None, known: tuple[str, ...]) -> None:
+    if monitor not in known:
+        raise UnknownName("value for early stopping to monitor", monitor, known)
+    if monitor.startswith("val_") and validation is None:
+        raise PlanError(f"early stopping watches {monitor!r}, which needs validation_data")
+
+
+def _class_weights(weights: dict[int, float] | None) -> dict[int, float] | None:
+    if weights is None:
+        return None
+    if any(int(label) < 0 or value < 0 for label, value in weights.items()):
+        raise PlanError(f"class_weight maps class indices from 0 to weights that are not negative, not {weights!r}")
+    return {int(label): float(value) for label, value in weights.items()}
+
+
+def _total_steps(steps: Any, done: int) -> int | None:
+    more = positive(steps, "max_steps", none=True)
+    return None if more is None else done + more
+
+
+def _check_endless(source: Source, steps_per_epoch: Any, max_steps: Any) -> None:
+    endless = isinstance(source, Streamed) and getattr(source.source, "is_endless", False)
+    if endless and steps_per_epoch is None and max_steps is None:
+        raise PlanError("this data has no end: pass steps_per_epoch or max_steps")
+
+
+def _launch(world: int, max_failures: int, min_workers: int | None) -> Launch:
+    launch = Launch(world, max_failures=max_failures, min_workers=min_workers)
+    return launch if max_failures else replace(launch, max_preemptions=0)  # who wants no loss got over means any
+
+
+def _checked_size(source: Source | None, batch_size: Any) -> int | None:
+    """The batch size that the user asked for; a loader has its own."""
+    size = positive(batch_size, "batch_size", none=True)
+    if size is not None and isinstance(source, Streamed) and not source.is_creator:
+        raise PlanError("a DataLoader's batches are the global batches: leave batch_size out, or change the loader's")
+    return size
+
+
+def _check_outputs(source: Source | None, data: Any, names: Any, schema: Any) -> None:
+    """Names and types of output columns are for data that has columns."""
+    if schema is not None and not isinstance(source, Frame):
+        raise PlanError("output_schema is for a Spark DataFrame; other data shows what it holds")
+    if names is not None and (isinstance(source, Streamed) or (isinstance(source, Local) and not is_pandas(data))):
+        raise PlanError("output_cols names columns, and this data has none")

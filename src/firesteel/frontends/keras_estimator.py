@@ -153,8 +153,8 @@ class KerasEstimator(TrainingEstimator):
     def _monitors(self) -> tuple[str, ...]:
         model = self.get_model()
         names = [name for name in model.metrics_names if name != "compile_metrics"]
-        for metric in _leaves(model._compile_config.config.get("metrics")):
-            names.append(metric if isinstance(metric, str) else getattr(metric, "name", None) or metric.__name__)
+        compiled = _leaves(model._compile_config.config.get("metrics"))
+        names += [each if isinstance(each, str) else getattr(each, "name", None) or each.__name__ for each in compiled]
         return (*super()._monitors(), *names, *(f"val_{name}" for name in names))
 
     def _history(self, history: History) -> Any:

@@ -74,12 +74,13 @@ def test_resumed_from_disk_equals_undisturbed(
     first.fit(frame, max_steps=7, batch_size=8, checkpoint_trigger=SeveralIteration(7), **COLUMNS)
     model = make(None, keras.layers.Dropout(0.3))
     second = estimator(model, model_dir=str(tmp_path))
-    history = second.fit(frame, epochs=3, batch_size=8, resume=True, **COLUMNS)
+    more = {"batch_size": 8, "resume": True, "checkpoint_trigger": SeveralIteration(15), **COLUMNS}
+    history = second.fit(frame, epochs=3, **more)
     assert len(history["loss"]) == 2
     np.testing.assert_array_equal(weights(model), undisturbed[0])
-    assert second.fit(frame, epochs=2, batch_size=8, resume=True, **COLUMNS).history == {}
+    assert second.fit(frame, epochs=2, **more).history == {}
     third = estimator(make(None, keras.layers.Dropout(0.3)))
-    third.load_checkpoint(str(tmp_path))
+    third.load_checkpoint(str(tmp_path), version=7)
     assert int(third.get_model().optimizer.iterations) == 7
 
 

@@ -95,7 +95,10 @@ class KerasReplica:
             with seeded(self._content.seed):
                 self.model(x)  # by a call, as Keras itself does: the model may be of any class
         if y is not None and self.model.compiled:
-            self.model._symbolic_build(data_batch=(x, y, w))
+            try:
+                self.model._symbolic_build(data_batch=(x, y, w))
+            except (TypeError, ValueError) as error:
+                raise PlanError(_misfit(self.model, x, y, error)) from error
         self._reduction = Reduction.of(self.model)
         self._steps = _steps(self._content, self.model, self._members(), self._reduction)
 
@@ -315,6 +318,18 @@ class KerasReplica:
     def _seeds(self) -> list[Any]:
         layers = self.model._flatten_layers()
         return [each.state for layer in layers for each in getattr(layer, "_seed_generators", ())]
+
+
+def _misfit(model: Any, x: Any, y: Any, error: Exception) -> str:
+    def described(tree: Any) -> str:
+        return ", ".join(f"{each.dtype} {list(each.shape[1:])}" for each in keras.tree.flatten(tree))
+
+    outputs = ", ".join(str(list(each.shape[1:])) for each in getattr(model, "outputs", None) or [])
+    loss = getattr(model.loss, "__name__", None) or getattr(model.loss, "name", None) or model.loss
+    return (
+        f"labels ({described(y)} a row) do not fit the loss {loss!r} of the model's outputs "
+        f"({outputs or 'of unknown shape'}) for inputs ({described(x)} a row). Keras says: {str(error).splitlines()[0]}"
+    )
 
 
 def _named(output: Any, names: Sequence[str] | None) -> dict[str, Any]:

@@ -166,9 +166,9 @@ class Training:
         middle = time.perf_counter()
         self.desk.beat(is_waiting=True)
         self._pass("agree")
-        self.sync.commit(self.replica)
+        self.sync.commit(self.replica, has_rows=loss is not None)
         end = time.perf_counter()
-        self.replica.schedule("batch")
+        self.sync.schedule(self.replica, "batch")
         self.seconds["compute"] += middle - begin
         self.seconds["agree"] += end - middle
         self._count(step, loss, rate, end - begin)
@@ -240,7 +240,7 @@ class Training:
         self._validate_if_due(is_epoch_end=True)
         record |= self.validated
         score = {} if self.last_score is None else {"score": self.last_score}
-        self.replica.schedule("epoch", record | score)
+        self.sync.schedule(self.replica, "epoch", record | score)
         self.runner.stats = record
         self.callbacks.call("after_train_epoch")
         self.runner.epochs = self.at.epoch

@@ -9,9 +9,21 @@ from firesteel.core.errors import PlanError, UnknownName
 from firesteel.core.program import Program
 from firesteel.core.triggers import Trigger
 
-__all__ = ["SYNCS", "Clipping", "EarlyStopping", "Fit", "Launch", "Map", "Reduce", "Validation", "positive"]
+__all__ = [
+    "SERVER_SYNCS",
+    "SYNCS",
+    "Clipping",
+    "EarlyStopping",
+    "Fit",
+    "Launch",
+    "Map",
+    "Reduce",
+    "Validation",
+    "positive",
+]
 
-SYNCS = ("all-reduce", "averaging", "native", "sharded")
+SERVER_SYNCS = ("hogwild", "locked")
+SYNCS = ("all-reduce", "averaging", "native", "sharded", *SERVER_SYNCS)
 
 
 def positive(value: object, name: str, *, none: bool = False) -> int | None:
@@ -132,6 +144,8 @@ class Fit:
     epochs: int
     sync: str = "sharded"
     averaging_steps: int = 1
+    staleness: int | None = None
+    """With a parameter server: how many steps a replica may be ahead of the slowest."""
     shuffle: bool = True
     seed: int = 0
     steps_per_epoch: int | None = None

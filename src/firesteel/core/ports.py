@@ -212,6 +212,10 @@ class Sync(Protocol):
         """Advance the learning-rate schedule wherever updates are made; see ``Trainable.schedule``."""
         ...
 
+    def adopt(self, replica: Trainable) -> None:
+        """Something else than an update changed the weights, alike on all replicas: these are the ones that count."""
+        ...
+
     def own(self, replica: Trainable) -> bytes:
         """What this rank alone has, where replicas differ between two times of settling. Changes nothing."""
         ...

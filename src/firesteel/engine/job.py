@@ -13,6 +13,7 @@ from firesteel.core.moments import Probe, install, passing
 from firesteel.core.plan import Fit
 from firesteel.data.image.column import Images
 from firesteel.data.spool import SpoolWriter
+from firesteel.engine.address import Address
 from firesteel.engine.commits import CommitFiles
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class FitJob:
     probe: Probe | None = None
     images: dict[str, Images] = field(default_factory=dict)
     """Tensors that lie in the spool as encoded images."""
+    servers: tuple[Address, ...] = ()
+    """Where the plan's parameter servers listen."""
 
 
 @dataclass(frozen=True)

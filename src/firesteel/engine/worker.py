@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,12 @@ from firesteel.core import registry
 from firesteel.core.errors import PlanError
 from firesteel.core.metrics import as_metrics
 from firesteel.core.moments import install, passing
-from firesteel.core.plan import Position
-from firesteel.core.ports import Framework, Group, State
+from firesteel.core.plan import SERVER_SYNCS, Position
+from firesteel.core.ports import Framework, Group, State, Sync
 from firesteel.core.spec import rows_of
 from firesteel.core.triggers import Progress
 from firesteel.data.packed import pack, unpack
+from firesteel.engine.address import dial
 from firesteel.engine.callbacks import Callbacks, Runner
 from firesteel.engine.commits import Commits, join, split
 from firesteel.engine.feeds import Step, open_training, open_validation
@@ -34,6 +36,7 @@ from firesteel.engine.job import FitJob
 from firesteel.engine.ledger import Ledger
 from firesteel.engine.patience import Patience
 from firesteel.sync import make_sync
+from firesteel.sync.server import ServerSync
 
 __all__ = ["main"]
 
@@ -95,7 +98,6 @@ class Training:
         self.desk, self.plan = desk, job.plan
         self.replica, self.group, self.callbacks = replica, group, callbacks
         self.at: Position = job.plan.position
-        self.sync = make_sync(job.plan.sync, job.plan.averaging_steps)
         self.data = open_training(job, desk, assignment, framework, group)
         self.validation = open_validation(job, desk, assignment, framework, group)
         self.steps: Iterator[Step] | None = None  # of the pass that is under way; a pass may span several epochs
@@ -113,10 +115,17 @@ class Training:
         self.commits: Commits | None = None
         self.owned: tuple[list[bytes], list[int]] = ([], [])  # what each rank alone had, and its rows, at that commit
         self._restore(assignment.get("restore"), assignment.get("kept"))
+        self.sync = self._make_sync(job)
         if job.plan.launch.max_failures or job.plan.launch.max_preemptions:
             self.commits = Commits(desk, assignment.get("kept"), self.at.step)
         self.committed = (time.perf_counter(), self.at.step)
         self._show_runner(framework)
+
+    def _make_sync(self, job: FitJob) -> Sync:
+        if job.plan.sync not in SERVER_SYNCS:
+            return make_sync(job.plan.sync, job.plan.averaging_steps)
+        dials = [partial(dial, address) for address in job.servers]
+        return ServerSync(dials, self.data.sample, step=self.at.step)
 
     # --- the loop ---
 
@@ -129,7 +138,8 @@ class Training:
         while not self._is_over():
             self.epoch()
             self._commit_if_due()
-        self.patience.restore(self.replica)
+        if self.patience.restore(self.replica):
+            self.sync.adopt(self.replica)
         self.callbacks.call("after_run")
         self._pass("result")
         self._hand_over("result")

@@ -47,6 +47,9 @@ class AllReduce:
         """Every replica has its own, and all count the same."""
         replica.schedule(event, figures)
 
+    def adopt(self, replica: Trainable) -> None:
+        """They are each replica's own."""
+
     def own(self, replica: Trainable) -> bytes:
         """The state outside the gradient."""
         return b"" if self._group.size == 1 else _packed(replica)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,28 +25,31 @@ class ServerSync(AllReduce):
     Args:
         dials: how each server is reached.
         sample: a batch of no rows in the shape of those that are trained on, for the server to get ready.
-        generation: of the gang; a new one begins anew from rank 0's state.
         step: updates done before.
     """
 
-    def __init__(
-        self, dials: Sequence[Dial], sample: Callable[[], Batch | None], *, generation: int = 0, step: int = 0
-    ) -> None:
+    def __init__(self, dials: Sequence[Dial], sample: Callable[[], Batch | None], *, step: int = 0) -> None:
         self._dials = dials
         self._sample = sample
-        self._generation = generation + 1  # 0 is a server that nobody has loaded
         self._step = step
+        self._is_adopted = False
 
     def join(self, replica: Trainable, group: Group) -> None:
         """Give rank 0's state to the servers; start from it."""
         self._group = group
-        self._client = Client(self._dials, (group.rank,))
+        # Where the optimizer cannot work on slices, the first server has everything.
+        count = len(self._dials)
+        is_sliced = count > 1 and replica.bounds(0, count) is not None
+        self._client = Client(self._dials if is_sliced else self._dials[:1], (group.rank,))
+        # A number for this gang: ranks of one before it, should they still live, are not heard any more.
+        gang = np.array([secrets.randbits(62)], np.int64)
+        group.broadcast(gang)
         if group.rank == 0:
             sample = self._sample() or {}
             tensors = [[name, values.dtype.str, list(values.shape[1:])] for name, values in sample.items()]
-            self._client.load(replica.state(), tensors, self._generation, self._step)
+            self._client.load(replica.state(), tensors, int(gang[0]), self._step)
         group.all_reduce(np.zeros(1))  # not before that is done
-        self._client.enter(self._generation)
+        self._client.enter(int(gang[0]))
         self._take(replica)
         frozen = replica.frozen()
         for array in frozen:
@@ -84,14 +88,19 @@ class ServerSync(AllReduce):
         """Advance the schedule here, and at an epoch's end at the servers; there they count steps themselves."""
         super().schedule(replica, event, figures)
         if event == "epoch" and self._group.rank == 0:
-            plain = {name: value for name, value in (figures or {}).items() if isinstance(value, (int, float))}
-            self._client.schedule(event, plain)
+            self._client.schedule(event, dict(figures or {}))
+
+    def adopt(self, replica: Trainable) -> None:
+        """From now on the replicas' own weights count, not the servers'."""
+        self._is_adopted = True
 
     def close(self) -> None:
         """Leave the servers."""
         self._client.close()
 
     def _take(self, replica: Trainable) -> None:
+        if self._is_adopted:
+            return
         weights = replica.weights()
         self._client.pull(weights)
         replica.load_weights(weights)

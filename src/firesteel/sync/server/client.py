@@ -61,16 +61,16 @@ class Client:
         """Whether there are several servers."""
         return len(self._ends) > 1
 
-    def load(self, state: dict[str, bytes], tensors: Sequence[Sequence[Any]], generation: int, step: int) -> None:
+    def load(self, state: dict[str, bytes], tensors: Sequence[Sequence[Any]], gang: int, step: int) -> None:
         """Make this the servers' state."""
-        about = {"kind": "load", "parts": list(state), "tensors": list(tensors), "generation": generation, "step": step}
-        for end in self._ends:
-            end.ask(about, list(state.values()))
+        about = {"kind": "load", "parts": list(state), "tensors": list(tensors), "gang": gang, "step": step}
+        for place, end in enumerate(self._ends):
+            end.ask({**about, "part": [place, len(self._ends)]}, list(state.values()))
 
-    def enter(self, generation: int = 0) -> None:
+    def enter(self, gang: int = 0) -> None:
         """Begin to work; ``pushes`` then says how many were applied before."""
         for end in self._ends:
-            end.enter(generation)
+            end.enter(gang)
         self.pushes = min(end.applied for end in self._ends)
 
     def pull(self, weights: Sequence[Array], extras: Sequence[Array] = ()) -> None:
@@ -129,7 +129,7 @@ class _End:
         self._line: Line | None = None
         self._layout: Layout | None = None
         self._memory: SharedBuffers | None = None
-        self._generation: int | None = None
+        self._gang: int | None = None
         self._request: Callable[[Line], None] | None = None
         self._room: list[memoryview] = []
         self._into: tuple[Sequence[Array], Sequence[Array]] | None = None
@@ -143,9 +143,9 @@ class _End:
 
         return self._try(once)
 
-    def enter(self, generation: int) -> None:
+    def enter(self, gang: int) -> None:
         """Say who this is."""
-        self._generation = generation
+        self._gang = gang
         self._hang_up()
         self._try(lambda line: None)
 
@@ -259,9 +259,9 @@ class _End:
 
     def _connect(self) -> None:
         line = self._line = self._dial()
-        if self._generation is None:
+        if self._gang is None:
             return
-        about = {"kind": "enter", "client": self._name, "generation": self._generation}
+        about = {"kind": "enter", "client": self._name, "gang": self._gang}
         line.send({**about, "extras": self._has_extras, "shares": can_share(line.fileno())})
         answer, _ = _answer(line)
         self._layout = Layout.from_json(answer["layout"])

@@ -56,13 +56,12 @@ class Line(Protocol):
 
 
 class ParameterServer:
-    """One server, or one of several that each look after a slice.
+    """One server, or one of several that each look after a slice (the client that loads them says which).
 
     Args:
         replica: the program alive in this process, started.
         is_locked: whether a pull excludes an update.
         staleness: see ``Clock``.
-        part: which of how many servers this is.
         tell: takes what clients tell the driver.
     """
 
@@ -72,18 +71,17 @@ class ParameterServer:
         *,
         is_locked: bool,
         staleness: int | None = None,
-        part: tuple[int, int] = (0, 1),
         tell: Tell | None = None,
     ) -> None:
         self._replica = replica
         self._lock = ReadersWriterLock()
         self._is_locked = is_locked
         self._clock = Clock(staleness)
-        self._part = part
+        self._part = (0, 1)
         self._tell = tell
         self._layout: Layout | None = None
         self._gradients: list[Array] = []
-        self._generation = 0
+        self._gang = 0
         self._step = 0
         self._is_broken = ""
         self._loading = threading.Lock()
@@ -124,6 +122,11 @@ class ParameterServer:
             if client.name is not None:
                 self._clock.leave(client.name)
 
+    def state(self) -> State:
+        """The replica's whole state, between two updates."""
+        with self._lock.reading():
+            return self._replica.state()
+
     def close(self) -> None:
         """Let go of clients that wait."""
         self._clock.close()
@@ -161,8 +164,8 @@ class ParameterServer:
     def _enter(self, client: _Client, message: dict[str, Any]) -> tuple[dict[str, Any], Sequence[Any]]:
         if self._layout is None:
             raise SyncError("the parameter server has no program yet")
-        client.generation = int(message["generation"])
-        self._check_generation(client)
+        client.gang = int(message["gang"])
+        self._check_gang(client)
         if client.name is not None:
             raise SyncError("a client that is here already")
         name = tuple(message["client"])
@@ -186,7 +189,7 @@ class ParameterServer:
             raise SyncError("a push from somebody who did not say who it is")
         number, step = int(message["number"]), message["step"]
         with self._lock.writing():
-            self._check_generation(client)  # it may have changed since this client came
+            self._check_gang(client)  # it may have changed since this client came
             if self._clock.is_new(name, number):
                 if not message["is_empty"]:
                     self._apply(client, layout)
@@ -198,9 +201,9 @@ class ParameterServer:
         self._clock.wait(name)
         return self._pull(client) if message["pulls"] else ({}, ())
 
-    def _check_generation(self, client: _Client) -> None:
-        if client.generation != self._generation:
-            raise SyncError(f"a client of generation {client.generation}, and this is {self._generation}")
+    def _check_gang(self, client: _Client) -> None:
+        if client.gang != self._gang:
+            raise SyncError("a client of another gang than the one at work")
 
     def _apply(self, client: _Client, layout: Layout) -> None:
         targets = layout.of_gradients(self._gradients)
@@ -249,10 +252,11 @@ class ParameterServer:
     def _load(self, message: dict[str, Any], buffers: Sequence[Any]) -> tuple[dict[str, Any], Sequence[Any]]:
         """Begin (again) from a state; clients of an earlier beginning are no longer heard."""
         with self._loading, self._lock.writing():
-            generation = int(message["generation"])
-            if generation == self._generation and self._layout is not None:
+            gang = int(message["gang"])
+            if gang == self._gang and self._layout is not None:
                 return {}, ()  # the same beginning, said twice
             state: State = {name: bytes(data) for name, data in zip(message["parts"], buffers, strict=True)}
+            self._part = (int(message["part"][0]), int(message["part"][1]))
             if self._layout is None:
                 prepare = getattr(self._replica, "prepare", None)
                 if prepare is not None:
@@ -264,15 +268,15 @@ class ParameterServer:
                 if self._part[1] > 1:
                     self._replica.take_slice(list(self._layout.bounds))
             self._clock.forget()
-            self._step, self._generation = int(message["step"]), generation
+            self._step, self._gang = int(message["step"]), gang
         return {}, ()
 
     def _state(self, message: dict[str, Any]) -> tuple[dict[str, Any], Sequence[Any]]:
-        with self._lock.reading():
-            if message["is_slice"]:
+        if message["is_slice"]:
+            with self._lock.reading():
                 return {"parts": ["slice"]}, [self._replica.optimizer_slice()]
-            state = self._replica.state()
-            return {"parts": list(state)}, list(state.values())
+        state = self.state()
+        return {"parts": list(state)}, list(state.values())
 
 
 class _Client:
@@ -281,7 +285,7 @@ class _Client:
     def __init__(self, line: Line) -> None:
         self.line = line
         self.name: tuple[Any, ...] | None = None
-        self.generation = 0
+        self.gang = 0
         self.layout: Layout | None = None
         self.memory: SharedBuffers | None = None
         self.extra_bytes: list[int] = []

@@ -195,6 +195,8 @@ class Map:
     program: Program
     batch_size: int
     output_columns: tuple[str, ...] | None = None
+    finish: Any = None
+    """What is made of a batch's outputs (by name) before they become columns, as a value that can be called."""
 
 
 @dataclass(frozen=True)

@@ -155,6 +155,7 @@ class Fit:
     early_stopping: EarlyStopping | None = None
     callbacks: tuple[Any, ...] = ()
     metrics: Any = None
+    device: str = "auto"
     auto_shard: bool = True
     position: Position = field(default_factory=lambda: Position())
 

@@ -102,7 +102,7 @@ def _fit(
                     launch(
                         seated.frame,
                         seat_and_train,
-                        TaskCard(payload, seated.decoder, tensors, cores_per_task(spark), job.probe),
+                        TaskCard(payload, seated.decoder, tensors, cores_per_task(spark), job.probe, plan.device),
                         world=world,
                         arrange=arrangement.arrange,
                         on_event=desk.take,

@@ -5,6 +5,7 @@ For modules whose class nobody else can import. The graph is that of ``torch.exp
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -73,17 +74,17 @@ class ExportedModule(nn.Module):
         self._values = {
             name: torch.zeros(shape, dtype=getattr(torch, dtype)) for name, (shape, dtype) in graph["weights"].items()
         }
-        self._calls = {node["call"]: _function(node["call"]) for node in graph["nodes"] if "call" in node}
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
         """The weights."""
         return dict(self._values)
 
     def load_state_dict(self, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-        """Take weights over; ``RuntimeError`` where they are others, as torch has it."""
-        if {k: v.shape for k, v in state_dict.items()} != {k: v.shape for k, v in self._values.items()}:
-            raise RuntimeError("the weights are of another graph")
-        self._values = {name: value.clone() for name, value in state_dict.items()}
+        """Take some or all of the weights over; ``RuntimeError`` where they are others, as torch has it."""
+        for name, value in state_dict.items():
+            if name not in self._values or value.shape != self._values[name].shape:
+                raise RuntimeError(f"the graph has no weight {name} of shape {tuple(value.shape)}")
+        self._values |= {name: value.clone() for name, value in state_dict.items()}
 
     def forward(self, *inputs: torch.Tensor) -> Any:
         """Outputs for these rows."""
@@ -97,7 +98,7 @@ class ExportedModule(nn.Module):
             elif "call" in node:
                 args = _decode(node["args"], known)
                 kwargs = {key: _decode(value, known) for key, value in node["kwargs"].items()}
-                known[node["name"]] = self._calls[node["call"]](*args, **kwargs)
+                known[node["name"]] = _function(node["call"])(*args, **kwargs)
             else:
                 found = _decode(node["result"], known)
                 return found[0] if self.graph["is_single"] else found
@@ -115,6 +116,7 @@ def _target(target: Any) -> str:
     raise PlanError(f"the graph calls {target}, which cannot be saved")
 
 
+@functools.cache
 def _function(name: str) -> Any:
     room, _, rest = name.partition(".")
     if room in ("operator", "torch"):

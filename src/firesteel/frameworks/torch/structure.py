@@ -15,8 +15,9 @@ import torch
 from torch import nn
 
 from firesteel.core.errors import CheckpointError, PlanError
+from firesteel.core.imports import follow, path_of
 
-__all__ = ["describe", "find_import", "import_path", "rebuild"]
+__all__ = ["describe", "rebuild"]
 
 _OWN = set(nn.Module().__dict__)
 _RNN_ARGUMENTS = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional")
@@ -38,27 +39,6 @@ def rebuild(structure: dict[str, Any]) -> nn.Module:
     return module
 
 
-def import_path(thing: Any) -> str | None:
-    """``"package.module:name"`` of a class or function, where that is how another process finds it."""
-    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
-    if not module or not name or module == "__main__" or "<" in name:
-        return None
-    path = f"{module}:{name}"
-    try:
-        return path if find_import(path) is thing else None
-    except (ImportError, AttributeError):
-        return None
-
-
-def find_import(path: str) -> Any:
-    """What ``import_path`` names. Raises ``ImportError`` or ``AttributeError``."""
-    module, _, name = path.partition(":")
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
-
-
 class _Describer:
     def __init__(self, root: nn.Module) -> None:
         self._modules: dict[int, str] = {}
@@ -70,7 +50,7 @@ class _Describer:
             return {"same": self._modules[id(module)]}
         self._modules[id(module)] = path
         where = f"{type(module).__qualname__}" + (f" ({path})" if path else "")
-        kind = import_path(type(module))
+        kind = path_of(type(module))
         if kind is None or isinstance(module, torch.jit.ScriptModule):
             raise PlanError(f"the class of {where} cannot be found by an import path: define it in a module")
         self._check_hooks(module, where)
@@ -84,9 +64,7 @@ class _Describer:
                 found["arguments"]["nonlinearity"] = module.nonlinearity
         else:
             attributes = {name: value for name, value in vars(module).items() if name not in _OWN}
-            found["attributes"] = {
-                name: _encode(value, f"{where}.{name}", 0) for name, value in attributes.items()
-            }
+            found["attributes"] = {name: _encode(value, f"{where}.{name}", 0) for name, value in attributes.items()}
             found["buffers"] = {
                 name: None if value is None else [list(value.shape), _dtype(value), name not in _passing(module)]
                 for name, value in module._buffers.items()
@@ -131,13 +109,7 @@ class _Rebuilder:
     def rebuild(self, structure: dict[str, Any], path: str) -> nn.Module:
         if "same" in structure:
             return self._made[structure["same"]]
-        try:
-            kind = find_import(structure["class"])
-        except (ImportError, AttributeError) as error:
-            raise CheckpointError(
-                f"the model's class {structure['class']} cannot be imported here ({error}): put its module on the path, "
-                f"or pass model= a function that makes the model"
-            ) from error
+        kind = follow(structure["class"])
         if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
             raise CheckpointError(f"{structure['class']} is no torch module")
         module = kind(**structure["arguments"]) if "arguments" in structure else self._bare(kind, structure)
@@ -205,7 +177,7 @@ def _encode(value: Any, where: str, depth: int) -> Any:
         pairs = [[_encode(key, where, depth + 1), _encode(each, where, depth + 1)] for key, each in value.items()]
         return {"dict": pairs}
     if inspect.isroutine(value) or isinstance(value, type):
-        path = import_path(value) or _torch_path(value)
+        path = path_of(value) or _torch_path(value)
         if path is not None:
             return {"import": path}
     raise PlanError(f"{where} is a {type(value).__qualname__}, which cannot be saved without pickle")
@@ -235,6 +207,6 @@ def _decode(value: Any) -> Any:
     if kind == "dict":
         return {_decode(key): _decode(each) for key, each in content}
     if kind == "import":
-        return find_import(content)
+        return follow(content)
     makers: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
     return makers[kind](_decode(each) for each in content)

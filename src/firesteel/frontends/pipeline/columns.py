@@ -45,7 +45,7 @@ class Finish:
     @property
     def names(self) -> tuple[str, ...]:
         """All columns that are added, in order."""
-        return (*((name for name in (self.raw, self.probability) if name)), *self.columns)
+        return (*(name for name in (self.raw, self.probability) if name), *self.columns)
 
     def __call__(self, outputs: Outputs) -> Outputs:
         """Arrays by column: (rows,) of doubles, (rows, k) for vectors, or floats of any shape for arrays."""
@@ -107,7 +107,9 @@ class Finish:
         if scores.shape[1] == 2:
             return scores, _softmax(scores) if self.from_logits else scores
         if scores.shape[1] != 1:
-            raise SchemaError(f"task='binary' needs an output of one or two numbers for each row, not {scores.shape[1]}")
+            raise SchemaError(
+                f"task='binary' needs an output of one or two numbers for each row, not {scores.shape[1]}"
+            )
         if self.from_logits:
             positive = 1.0 / (1.0 + np.exp(-np.clip(scores, -700, 700)))
             return np.hstack([-scores, scores]), np.hstack([1.0 - positive, positive])

@@ -13,6 +13,8 @@ __all__ = ["Stage", "choice", "declare", "flag", "names", "optional", "real", "s
 
 Convert = Callable[[Any], Any]
 
+_NONE = object()
+
 text: Convert = TypeConverters.toString
 flag: Convert = TypeConverters.toBoolean
 names: Convert = TypeConverters.toListString
@@ -56,15 +58,16 @@ def optional(convert: Convert) -> Convert:
     return lambda value: None if value is None else convert(value)
 
 
-def declare(name: str, doc: str, convert: Convert) -> Param[Any]:
-    """A Param, as a class attribute."""
-    return Param(Params._dummy(), name, doc, typeConverter=convert)
+def declare(name: str, doc: str, convert: Convert, default: Any = _NONE) -> Param[Any]:
+    """A Param, as a class attribute, and its default."""
+    param: Param[Any] = Param(Params._dummy(), name, doc, typeConverter=convert)
+    if default is not _NONE:
+        param.default = default  # type: ignore[attr-defined]
+    return param
 
 
 class Stage(Params):
     """A stage whose Params are set by keyword. A subclass with Params gets ``getX`` and ``setX`` for each."""
-
-    _defaults: dict[str, Any]
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -77,12 +80,9 @@ class Stage(Params):
 
     def __init__(self) -> None:
         super().__init__()
-        found: dict[str, Any] = {}
-        for cls in reversed(type(self).__mro__):
-            found |= vars(cls).get("_defaults", {})
-        self._setDefault(**found)
+        self._setDefault(**{param.name: param.default for param in self.params if hasattr(param, "default")})
 
-    def setParams(self, **params: Any) -> Self:  # noqa: N802 - Spark's word
+    def setParams(self, **params: Any) -> Self:
         """Set Params by keyword. An unknown one is refused, and the message lists those there are."""
         known = [param.name for param in self.params]
         for name in params:

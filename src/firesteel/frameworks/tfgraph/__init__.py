@@ -48,6 +48,10 @@ class TFGraphFramework:
     def replica(self, program: Program, device: str = "cpu", threads: int = 1) -> Any:
         """A replica in this process."""
         _sources()
+        if program.content.training is not None:
+            from firesteel.frameworks.tfgraph.learning import LearningReplica
+
+            return LearningReplica(program, device, threads)
         from firesteel.frameworks.tfgraph.replica import GraphReplica
 
         return GraphReplica(program, device, threads)
@@ -70,6 +74,19 @@ class TFGraphFramework:
     def open_text(self, text: str) -> Any:
         """What ``build_graph`` returned, opened: its ``graph``, the name of its ``loss``. A model for ``capture``."""
         return _sources().open_text(text)
+
+    def zoo_optimizer(self, optimizer: Any, name: str | None = None) -> Any:
+        """See ``marks.ZooOptimizer``."""
+        _sources()
+        from firesteel.frameworks.tfgraph.marks import ZooOptimizer
+
+        return ZooOptimizer(optimizer, name)
+
+    def mean(self, name: str) -> Any:
+        """The metric that a replica feeds with a tensor, called ``name`` among ``measures``."""
+        from firesteel.frameworks.tfgraph.figures import TensorMean
+
+        return TensorMean(name)
 
     def stream(
         self, source: object, batch_size: int | None, seed: int, epoch: int, has_labels: bool = True, inputs: int = 1

@@ -6,21 +6,25 @@ What travels is bytes and names, never an object of TensorFlow: no state of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from firesteel.core.errors import PlanError
+from firesteel.core.errors import PlanError, UnknownName
+from firesteel.core.plan import Clipping
 from firesteel.core.program import Program
-from firesteel.frameworks.tfgraph import variables
+from firesteel.frameworks.tfgraph import variables as in_graph
 from firesteel.frameworks.tfgraph.cutting import cut, needed, op_of
-from firesteel.frameworks.tfgraph.randomness import fix_seeds
-from firesteel.frameworks.tfgraph.sources import Opened, open_graph, tensor_in
+from firesteel.frameworks.tfgraph.figures import Measure
+from firesteel.frameworks.tfgraph.randomness import SEED_OP, fix_seeds, follow_seed
+from firesteel.frameworks.tfgraph.sources import Opened, import_meta, open_graph, tensor_in
 from firesteel.frameworks.tfgraph.state import pack
+from firesteel.frameworks.tfgraph.text import export_meta
+from firesteel.frameworks.tfgraph.training import Training, add_training, check_loss
 
 __all__ = ["Ends", "Feed", "GraphContent", "Variable", "capture", "describe", "finish", "named", "values_of"]
 
@@ -75,7 +79,11 @@ class Ends:
 
 @dataclass(frozen=True)
 class GraphContent:
-    """What travels. ``training`` is what a replica needs to learn, where it shall."""
+    """What travels.
+
+    ``training`` is what a replica needs to learn, where it shall; ``slots`` are its optimizer's variables, ``seed`` the
+    one that its random ops follow.
+    """
 
     graph: bytes = field(repr=False)
     ends: Ends
@@ -83,8 +91,11 @@ class GraphContent:
     starters: tuple[str, ...] = ()
     starter_feeds: tuple[tuple[str, str], ...] = ()
     config: bytes | None = field(default=None, repr=False)
-    measures: tuple[Any, ...] = ()
-    training: Any = None
+    measures: tuple[Measure, ...] = ()
+    loss: str | None = None
+    training: Training | None = None
+    slots: tuple[Variable, ...] = ()
+    seed: Variable | None = None
 
 
 def capture(
@@ -92,6 +103,15 @@ def capture(
     *,
     inputs: Any = None,
     outputs: Any = None,
+    labels: Any = None,
+    loss: Any = None,
+    optimizer: Any = None,
+    train_op: Any = None,
+    variables: Sequence[Any] | None = None,
+    gradients: Sequence[Any] | None = None,
+    updates: Sequence[Any] = (),
+    clipping: Clipping | None = None,
+    measures: Mapping[str, Any] | None = None,
     session: Any = None,
     flags: Mapping[Any, Any] | None = None,
     initialize: bool = True,
@@ -100,7 +120,7 @@ def capture(
     rows: int | None = None,
     config: Any = None,
 ) -> Program:
-    """The program that scores with these ends of a graph. Driver only; the graph is left as it is.
+    """The program of these ends of a graph. Driver only; the user's graph is left as it is.
 
     Args:
         model: what holds the graph: one or several tensors or ops of it, a ``tf.Graph``, a frozen GraphDef (also as
@@ -109,8 +129,18 @@ def capture(
         inputs: batch's array → tensor that it is fed to, or tensors alone, which get ``x0``, ``x1``, ….
         outputs: name → tensor, or tensors alone: ``prediction`` for one, ``_0``, ``_1``, … for a list. Tensors may be
             given by name. Default for both: what the source itself calls its inputs and outputs.
+        labels: as ``inputs``; alone they get ``y0``, ``y1``, ….
+        loss: the scalar to be lowered, a mean over rows; needed to train and to evaluate.
+        optimizer: what trains: a ``tf.compat.v1.train`` optimizer, an ``OptimMethod``, or a dict of variable name
+            prefix → ``OptimMethod``. Without it and ``train_op`` the program only scores and measures.
+        train_op: an op of the user's that applies gradients marked by ``ZooOptimizer``, in its place.
+        variables: which to train; default all trainable ones that the loss depends on.
+        gradients: of these variables, where the user has his own.
+        updates: ops or tensors to be run with each step, besides the graph's ``UPDATE_OPS``.
+        clipping: of a step's gradient, over all replicas.
+        measures: figure's name → the tensor whose mean it is, or a pair (predictions, targets).
         session: where variables have their values.
-        flags: other placeholders → the value that each is fed.
+        flags: other placeholders → the value that each is fed, or a pair (while training, else).
         initialize: variables without a value get the one that their initializers compute; else a ``PlanError``
             names them.
         seed: makes random initial values the same every time.
@@ -119,52 +149,92 @@ def capture(
         config: a ``ConfigProto`` for the replicas' sessions.
 
     Raises:
-        PlanError: tensors of two graphs, a placeholder that nothing feeds, a tensor that is not there.
+        PlanError: tensors of two graphs, a placeholder that nothing feeds, a tensor that is not there, a loss that is
+            no scalar or that nothing can be learnt from.
     """
     opened = open_graph(model, session)
     graph = opened.graph
-    fed = named(graph, opened.inputs if inputs is None else inputs, "x")
+    fed = named(graph, opened.inputs if inputs is None else inputs, "x") | named(graph, labels, "y")
     wanted = named(graph, opened.outputs if outputs is None else outputs, None)
-    if not wanted:
+    if not wanted and loss is None:
         raise PlanError("a graph needs outputs: name the tensors to be computed")
-    set_aside = tuple((tensor_in(graph, key).name, value, value) for key, value in (flags or {}).items())
-    graph_def = graph.as_graph_def()
+    set_aside = _flags(graph, flags)
+    ends = Ends(describe(fed), tuple((n, t.name) for n, t in wanted.items()), set_aside, is_by_row, rows)
+    figures = _measures(graph, measures)
+    target = None if loss is None else tensor_in(graph, loss)
     stops = [tensor.name for tensor in fed.values()] + [name for name, _, _ in set_aside]
-    check_fed(graph_def, [tensor.name for tensor in wanted.values()], stops, "the outputs depend")
-    ends = Ends(
-        describe(fed),
-        tuple((name, tensor.name) for name, tensor in wanted.items()),
-        set_aside,
-        is_by_row,
-        rows,
+    graph_def = graph.as_graph_def()
+    if wanted:
+        check_fed(graph_def, [tensor.name for tensor in wanted.values()], stops, "the outputs depend")
+    if target is not None:
+        check_loss(target)
+        check_fed(graph_def, [target.name], stops, f"the loss {target.name!r} depends")
+    for figure in figures:
+        check_fed(graph_def, figure.tensors, stops, f"metric {figure.name!r} depends")
+    names = [*stops, *(tensor.name for tensor in wanted.values()), *(t for figure in figures for t in figure.tensors)]
+    names += [] if target is None else [target.name]
+    training = None
+    if optimizer is not None or train_op is not None:
+        if target is None:
+            raise PlanError("a graph needs a loss to be trained")
+        learner = import_meta(export_meta(graph))
+        training = add_training(
+            learner,
+            loss=tensor_in(learner, target.name),
+            fed=stops,
+            optimizer=optimizer,
+            train_op=None if train_op is None else learner.get_operation_by_name(op_of(train_op.name)),
+            only=None if variables is None else [_variable_name(graph, each) for each in variables],
+            gradients=None if gradients is None else [tensor_in(graph, each).name for each in gradients],
+            updates=[_name_in(graph, each) for each in updates],
+            clipping=clipping,
+        )
+        names += [*training.beside, *training.after, *(name for _, name in training.marks), *training.starters]
+        names += [training.share, *(buffer.gradient for buffer in training.buffers)]
+        names += [name for name in (training.update, training.rate) if isinstance(name, str)]
+        copied = learner.as_graph_def()
+    else:
+        copied = graph_def
+    own = () if training is None else training.slots
+    used = [name for name in _variables_in(copied, needed(copied, names)) if name not in own]
+    values = values_of(opened, graph_def, used, initialize=initialize, seed=seed)
+    content = GraphContent(
+        b"",
+        ends,
+        config=None if config is None else bytes(config.SerializeToString()),
+        measures=figures,
+        loss=None if target is None else target.name,
+        training=training,
     )
-    names = [tensor.name for tensor in (*fed.values(), *wanted.values())] + [name for name, _, _ in set_aside]
-    found = values_of(opened, graph_def, names, initialize=initialize, seed=seed)
-    return finish(opened, graph_def, names, found, GraphContent(b"", ends, config=_serialized(config)))
+    return finish(opened, copied, names, values, content)
 
 
 def finish(
-    opened: Opened, graph_def: Any, names: Iterable[str], values: Mapping[str, Array], content: GraphContent
+    opened: Opened, graph_def: Any, names: Sequence[str], values: Mapping[str, Array], content: GraphContent
 ) -> Program:
     """The program of these ends: the graph cut to what they need, with ways to read and set its variables."""
     starters = [*opened.starters, *_table_starters(opened.graph, needed(graph_def, names))]
     kept = cut(graph_def, [*names, *starters])
+    training = content.training
+    if training is not None:
+        training = replace(training, is_random=follow_seed(kept))
     graph = tf.Graph()
     with graph.as_default():
         tf.import_graph_def(kept, name="")
-        ops = variables.find(graph, [node.name for node in kept.node])
-        found = [_ways(op, values[op.name]) for op in ops if op.name in values]
+        ops = {op.name: op for op in in_graph.find(graph, [node.name for node in kept.node])}
+        found = tuple(_ways(op, values[name].shape) for name, op in ops.items() if name in values)
+        slots = tuple(_ways(ops[name]) for name in (() if training is None else training.slots))
+        seed = _ways(ops[SEED_OP]) if SEED_OP in ops else None
     there = {op.name for op in graph.get_operations()}
-    feeds = {name: path for name, path in opened.starter_feeds.items() if op_of(name) in there}
-    whole = GraphContent(
-        graph.as_graph_def().SerializeToString(),
-        content.ends,
-        tuple(found),
-        tuple(starters),
-        tuple(feeds.items()),
-        content.config,
-        content.measures,
-        content.training,
+    whole = replace(
+        content,
+        graph=graph.as_graph_def().SerializeToString(),
+        variables=found,
+        slots=slots,
+        seed=seed,
+        starters=tuple(starters),
+        starter_feeds=tuple((name, path) for name, path in opened.starter_feeds.items() if op_of(name) in there),
+        training=training,
     )
     state = {"model": pack({variable.name: values[variable.name] for variable in found})} if found else None
     return Program("tfgraph", whole, state)
@@ -174,14 +244,14 @@ def values_of(
     opened: Opened, graph_def: Any, names: Iterable[str], *, initialize: bool = True, seed: int | None = None
 ) -> dict[str, Array]:
     """Values of all variables that these ends need: the session's, else what initializers compute."""
-    ops = variables.find(opened.graph, needed(graph_def, names))
+    ops = in_graph.find(opened.graph, needed(graph_def, names))
     found = {op.name: opened.values[op.name] for op in ops if op.name in opened.values}
     missing = [op for op in ops if op.name not in found]
     if opened.session is not None and missing:
         if opened.is_ours:
             found |= _read_ours(opened, missing)
         else:
-            found |= variables.read(opened.graph, opened.session, missing)[0]
+            found |= in_graph.read(opened.graph, opened.session, missing)[0]
         missing = [op for op in missing if op.name not in found]
     if missing and not initialize:
         raise PlanError(
@@ -229,11 +299,12 @@ def check_fed(graph_def: Any, names: Sequence[str], fed: Sequence[str], who: str
         )
 
 
-def _ways(op: Any, value: Array) -> Variable:
+def _ways(op: Any, shape: Sequence[int] | None = None) -> Variable:
     """Ops by which a replica reads and sets a variable. In our own copy of the graph."""
     dtype = tf.as_dtype(op.get_attr("dtype"))
+    sizes = tuple(tf.TensorShape(op.get_attr("shape")).as_list() if shape is None else shape)
     with tf.name_scope(f"{_PREFIX}/{op.name}/"):
-        given = tf.compat.v1.placeholder(dtype, value.shape, "value")
+        given = tf.compat.v1.placeholder(dtype, sizes, "value")
         if op.type == "VarHandleOp":
             read = tf.raw_ops.ReadVariableOp(resource=op.outputs[0], dtype=dtype, name="read")
             write = tf.raw_ops.AssignVariableOp(resource=op.outputs[0], value=given, name="write")
@@ -241,7 +312,7 @@ def _ways(op: Any, value: Array) -> Variable:
             # A copy: fetching a reference would hand out the variable's own memory.
             read = tf.raw_ops.DeepCopy(x=op.outputs[0], name="read")
             write = tf.raw_ops.Assign(ref=op.outputs[0], value=given, validate_shape=False, name="write").op
-    return Variable(op.name, dtype.name, tuple(value.shape), read.name, given.name, write.name)
+    return Variable(op.name, dtype.name, sizes, read.name, given.name, write.name)
 
 
 def _read_ours(opened: Opened, ops: Sequence[Any]) -> dict[str, Array]:
@@ -263,7 +334,7 @@ def _initial(
     graph: Any, graph_def: Any, missing: Sequence[Any], known: Mapping[str, Array], seed: int | None
 ) -> dict[str, Array]:
     """What the initializers of these variables compute, in a copy: the user's session is not touched."""
-    objects = variables.known_variables(graph)
+    objects = in_graph.known_variables(graph)
     unknown = [op.name for op in missing if op.name not in objects]
     if unknown:
         raise PlanError(f"variables have neither a value nor an initializer: {', '.join(unknown)}")
@@ -274,11 +345,11 @@ def _initial(
     copy = tf.Graph()
     with copy.as_default(), tf.compat.v1.Session(graph=copy) as session:
         tf.import_graph_def(part, name="")
-        for op in variables.find(copy, known):
-            way = _ways(op, known[op.name])
+        for op in in_graph.find(copy, known):
+            way = _ways(op, known[op.name].shape)
             session.run(copy.get_operation_by_name(way.write), {way.value: known[op.name]})
-        variables.initialize(session, {n: copy.get_operation_by_name(name) for n, name in initializers.items()})
-        return _read_ours(Opened(copy, session), variables.find(copy, initializers))
+        in_graph.initialize(session, {n: copy.get_operation_by_name(name) for n, name in initializers.items()})
+        return _read_ours(Opened(copy, session), in_graph.find(copy, initializers))
 
 
 def _table_starters(graph: Any, reached: Iterable[str]) -> list[str]:
@@ -288,5 +359,48 @@ def _table_starters(graph: Any, reached: Iterable[str]) -> list[str]:
     return [op.name for op in found if any(each.op.name in there for each in op.inputs)]
 
 
-def _serialized(config: Any) -> bytes | None:
-    return None if config is None else bytes(config.SerializeToString())
+def _variables_in(graph_def: Any, names: Collection[str]) -> list[str]:
+    return [node.name for node in graph_def.node if node.op in in_graph.VARIABLE_OPS and node.name in names]
+
+
+def _flags(graph: Any, flags: Mapping[Any, Any] | None) -> tuple[tuple[str, Any, Any], ...]:
+    """Values that are fed beside the rows: (tensor, otherwise, while training), in the tensors' own dtypes."""
+    found = []
+    for key, given in (flags or {}).items():
+        tensor = tensor_in(graph, key)
+        training, otherwise = given if isinstance(given, (tuple, list)) and len(given) == 2 else (given, given)
+        kind = tensor.dtype.as_numpy_dtype
+        for value in (training, otherwise):
+            if not np.can_cast(np.asarray(value).dtype, kind, "same_kind") and np.asarray(value).dtype.kind != "b":
+                raise PlanError(f"the tensor {tensor.name!r} is of {tensor.dtype.name} and cannot be fed {value!r}")
+            if np.asarray(value).dtype.kind == "b" and tensor.dtype != tf.bool:
+                raise PlanError(f"the tensor {tensor.name!r} is of {tensor.dtype.name} and cannot be fed {value!r}")
+        found.append((tensor.name, np.asarray(otherwise, kind), np.asarray(training, kind)))
+    return tuple(found)
+
+
+def _measures(graph: Any, measures: Mapping[str, Any] | None) -> tuple[Measure, ...]:
+    found = []
+    for name, given in (measures or {}).items():
+        if isinstance(given, (tuple, list)):
+            found.append(Measure(name, *(tensor_in(graph, each).name for each in given)))
+        else:
+            found.append(Measure(name, tensor_in(graph, given).name))
+    return tuple(found)
+
+
+def _variable_name(graph: Any, given: Any) -> str:
+    name = op_of(given if isinstance(given, str) else given.name)
+    known = in_graph.known_variables(graph)
+    if name not in known:
+        raise UnknownName("variable", name, known)
+    return name
+
+
+def _name_in(graph: Any, given: Any) -> str:
+    """The name of an op or a tensor of this graph."""
+    if isinstance(given, tf.Variable):
+        given = given.op
+    if isinstance(given, tf.Operation) and given.graph is graph:
+        return str(given.name)
+    return str(tensor_in(graph, given).name)

@@ -13,6 +13,7 @@ from firesteel.core.errors import CheckpointError, SchemaError
 from firesteel.core.program import Program
 from firesteel.core.spec import Batch, rows_of
 from firesteel.frameworks.tfgraph.cutting import needed
+from firesteel.frameworks.tfgraph.figures import TensorMean
 from firesteel.frameworks.tfgraph.program import Ends, Feed, GraphContent
 from firesteel.frameworks.tfgraph.state import unpack
 
@@ -32,20 +33,22 @@ class GraphReplica:
         self._content = content
         self.graph = tf.Graph()
         with self.graph.as_default():
-            graph_def = tf.compat.v1.GraphDef()
-            graph_def.ParseFromString(content.graph)
-            tf.import_graph_def(graph_def, name="")
+            self._graph_def = tf.compat.v1.GraphDef()
+            self._graph_def.ParseFromString(content.graph)
+            tf.import_graph_def(self._graph_def, name="")
         self.session = tf.compat.v1.Session(graph=self.graph, config=_config(content, device, threads))
         self.main: Any = None
         self.runner: Any = None
         self.model, self.optimizer, self.scheduler, self.loss_function = self.graph, None, None, None
         self._forward: Any = None
+        self._measure: Any = None
         if program.state is not None:
             self._set(unpack(program.state["model"]))
         if content.starters:
             feeds = {self._tensor(name): path for name, path in content.starter_feeds}
             self.session.run([self.graph.get_operation_by_name(name) for name in content.starters], feeds)
-        self.graph.finalize()
+        if content.training is None:
+            self.graph.finalize()
 
     # --- scoring ---
 
@@ -55,7 +58,7 @@ class GraphReplica:
         if self._forward is None:
             self._feeds = self._fed([name for _, name in ends.outputs])
             tensors = [self._tensor(name) for _, name in ends.outputs]
-            self._forward = self._callable(tensors, self._feeds, ends)
+            self._forward = self._callable(tensors, self._feeds)
             self._names = [name for name, _ in ends.outputs]
         arrays = self._arrays(batch, self._feeds)
         calls = [
@@ -68,6 +71,25 @@ class GraphReplica:
             if ends.rows is not None:
                 columns = [column[: rows_of(batch)] for column in columns]
         return {name: _wide(column) for name, column in zip(self._names, columns, strict=True)}
+
+    def measure(self, batch: Batch, metrics: Mapping[str, Any]) -> tuple[float, float] | None:
+        """Feed the figures with these rows; see ``Replica``."""
+        content = self._content
+        if self._measure is None:
+            names = [name for measure in content.measures for name in measure.tensors]
+            names += [] if content.loss is None else [content.loss]
+            self._measure_feeds = self._fed(names)
+            self._measure = self._callable([self._tensor(name) for name in names], self._measure_feeds)
+        rows = rows_of(batch)
+        values = list(self._measure(*self._arrays(batch, self._measure_feeds)))
+        for measure in content.measures:
+            found = [values.pop(0) for _ in measure.tensors]
+            metric = metrics.get(measure.name)
+            if isinstance(metric, TensorMean):
+                metric.add(found[0], rows)
+            elif metric is not None:
+                metric(*found)
+        return (float(values[0]) * rows, float(rows)) if values else None
 
     def load(self, state: dict[str, bytes]) -> None:
         """Take over variables; see ``Replica``."""
@@ -98,18 +120,29 @@ class GraphReplica:
         feeds = {self._tensor(known[name].value): value for name, value in values.items()}
         self.session.run([self.graph.get_operation_by_name(known[name].write) for name in values], feeds)
 
-    def _callable(self, fetches: Any, feeds: Sequence[Feed], ends: Ends, is_training: bool = False) -> Any:
-        """A function of the feeds' arrays, made once: TensorFlow then looks nothing up any more."""
-        flags = {self._tensor(name): (there if is_training else here) for name, here, there in ends.flags}
-        values = [np.asarray(value, tensor.dtype.as_numpy_dtype) for tensor, value in flags.items()]
-        run = self.session.make_callable(fetches, [*(self._tensor(feed.tensor) for feed in feeds), *flags])
-        return lambda *arrays: run(*arrays, *values)
+    def _callable(
+        self, fetches: Any, feeds: Sequence[Feed], *, is_training: bool = False, beside: Sequence[Any] = ()
+    ) -> Any:
+        """A function of the feeds' arrays and those ``beside``, made once: later calls look nothing up."""
+        flags = self._content.ends.flags
+        values = [there if is_training else here for _, here, there in flags]
+        tensors = [
+            *(self._tensor(name) for name, _, _ in flags),
+            *(self._tensor(feed.tensor) for feed in feeds),
+            *beside,
+        ]
+        run = self.session.make_callable(fetches, tensors)
+        return lambda *arrays: run(*values, *arrays)
 
-    def _fed(self, names: Sequence[str]) -> list[Feed]:
-        """The feeds that these tensors depend on."""
+    def _fetch(self, name: str) -> Any:
+        """An op or a tensor by its name."""
+        return self._tensor(name) if ":" in name else self.graph.get_operation_by_name(name)
+
+    def _fed(self, names: Sequence[str], beside: Sequence[str] = ()) -> list[Feed]:
+        """The feeds that these ops or tensors depend on, where those ``beside`` are fed too."""
         ends = self._content.ends
-        stops = [feed.tensor for feed in ends.feeds] + [name for name, _, _ in ends.flags]
-        reached = needed(self.graph.as_graph_def(), names, stops)
+        stops = [*(feed.tensor for feed in ends.feeds), *(name for name, _, _ in ends.flags), *beside]
+        reached = needed(self._graph_def, names, stops)
         by_tensor = {name for op in reached for name in self._inputs_of(op)} | set(names)
         return [feed for feed in ends.feeds if feed.tensor in by_tensor]
 

@@ -22,6 +22,7 @@ _KEPT = (
     "update_ops",
     "table_initializer",
     "losses",
+    "global_step",
     "cond_context",
     "while_context",
 )

@@ -136,7 +136,11 @@ class Validation:
 
 @dataclass(frozen=True)
 class Fit:
-    """Train a program on ``world`` replicas. ``batch_size``: rows of a step over all; ``None``: the data's own."""
+    """Train a program on ``world`` replicas. ``batch_size``: rows of a step over all; ``None``: the data's own.
+
+    With an ``end_trigger`` neither ``epochs`` nor ``max_steps`` ends the training, but the trigger. It may end inside
+    an epoch, which then stays open: whoever goes on from there completes it.
+    """
 
     program: Program
     launch: Launch
@@ -150,6 +154,7 @@ class Fit:
     seed: int = 0
     steps_per_epoch: int | None = None
     max_steps: int | None = None
+    end_trigger: Trigger | None = None
     validation: Validation | None = None
     checkpoint_trigger: Trigger | None = None
     early_stopping: EarlyStopping | None = None
@@ -166,7 +171,8 @@ class Fit:
     @property
     def watches_loss(self) -> bool:
         """Whether a trigger asks for the loss of every update, so that replicas have to agree on it each time."""
-        triggers = (self.checkpoint_trigger, None if self.validation is None else self.validation.trigger)
+        validation = None if self.validation is None else self.validation.trigger
+        triggers = (self.checkpoint_trigger, self.end_trigger, validation)
         return any(trigger is not None and trigger.needs_loss for trigger in triggers)
 
 

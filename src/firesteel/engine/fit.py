@@ -171,7 +171,7 @@ def _seat(data: Frame | Packed, world: int) -> tuple[Seated, tuple[str, ...]]:
         names = data.reading.files
     else:
         seated = seat(data.df, ["header", "data"], Decoder(None), world)
-        names = data.names
+        names = data.files
     if seated.partitions == 0:
         raise PlanError("the training data has no rows")
     return seated, names

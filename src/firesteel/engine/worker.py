@@ -189,6 +189,8 @@ class Training:
     def _is_over(self) -> bool:
         if self.is_stopped:
             return True
+        if self.plan.end_trigger is not None:
+            return self.plan.end_trigger.fires(self._progress(is_epoch_end=self.at.epoch_step == 0))
         if self.plan.max_steps is not None:
             return self.at.step >= self.plan.max_steps
         return self.at.epoch >= self.plan.epochs
@@ -246,8 +248,10 @@ class Training:
             "last_train_loss": self.last_loss,
             **self._tallied(),
         }
-        self.at = replace(done, epoch=done.epoch + 1, epoch_step=0, loss_sum=0.0, loss_rows=0)
-        self._validate_if_due(is_epoch_end=True)
+        is_open = not is_whole and self.plan.end_trigger is not None
+        if not is_open:
+            self.at = replace(done, epoch=done.epoch + 1, epoch_step=0, loss_sum=0.0, loss_rows=0)
+        self._validate_if_due(is_epoch_end=not is_open)
         record |= self.validated
         score = {} if self.last_score is None else {"score": self.last_score}
         self.sync.schedule(self.replica, "epoch", record | score)
@@ -323,7 +327,9 @@ class Training:
     # --- what is seen and kept on the way ---
 
     def _progress(self, *, is_epoch_end: bool) -> Progress:
-        return Progress(self.at.epoch, self.at.step, is_epoch_end, self.last_loss, self.last_score)
+        has_moved = self.at.step > self.plan.position.step
+        loss = self.last_loss if has_moved else None
+        return Progress(self.at.epoch, self.at.step, is_epoch_end and has_moved, loss, self.last_score)
 
     def _validate_if_due(self, *, is_epoch_end: bool) -> None:
         plan = self.plan.validation

@@ -108,12 +108,14 @@ class Launch:
         max_failures: how many losses of processes, connections or hosts are got over; a user's error is never.
         max_preemptions: how many losses to somebody who took the host away.
         min_workers: with how many ranks to go on when nobody takes a lost one's seat; default all.
+        roles: what each rank is, where they are not all the same.
     """
 
     world: int
     max_failures: int = 3
     max_preemptions: int = 16
     min_workers: int | None = None
+    roles: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("max_failures", "max_preemptions"):

@@ -11,7 +11,7 @@ from typing import Any
 
 from firesteel.core.errors import ClusterError
 
-__all__ = ["NodeGpus", "free_gpus", "share_gpus", "task_gpus"]
+__all__ = ["NodeGpus", "free_gpus", "share_gpus", "task_device", "task_gpus"]
 
 _SMI = "nvidia-smi"
 _SMI_SECONDS = 30.0
@@ -92,3 +92,11 @@ def share_gpus(
             )
         shares.append(share)
     return shares
+
+
+def task_device() -> str:
+    """What this task computes on: the first GPU that Spark gave it, as torch writes that, else ``"cpu"``."""
+    from pyspark import TaskContext
+
+    gpus = task_gpus(TaskContext.get())
+    return f"cuda:{gpus[0]}" if gpus else "cpu"

@@ -7,6 +7,7 @@ from typing import Any
 
 from firesteel.core.errors import PlanError, UnknownName
 from firesteel.core.program import Program
+from firesteel.core.spec import TensorSpec
 from firesteel.core.triggers import Trigger
 
 __all__ = [
@@ -199,20 +200,48 @@ class Position:
 
 @dataclass(frozen=True)
 class Map:
-    """Put each batch through a program and append its outputs as columns."""
+    """Put each batch through a program and append its outputs as columns.
+
+    Attributes:
+        batch_size: rows of a call at most; 0: a whole partition.
+        output_columns: their names, where they are not the outputs' own.
+        each: what a call gets: any ``"batch"``, one ``"row"`` (of which a replica may compute many at a time), or a
+            ``"block"``: a partition, or ``batch_size`` rows of it that follow each other.
+        is_trimmed: only the outputs are kept, of which a block may give any number of rows.
+        feeds: the program's input and the column that it is fed with, where they go by name.
+        outputs: the outputs, where they are known.
+    """
 
     program: Program
     batch_size: int
     output_columns: tuple[str, ...] | None = None
     finish: Any = None
     """What is made of a batch's outputs (by name) before they become columns, as a value that can be called."""
+    each: str = "batch"
+    is_trimmed: bool = False
+    feeds: tuple[tuple[str, str], ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
 
 
 @dataclass(frozen=True)
 class Reduce:
-    """Fold all rows through a program into a loss and metric states."""
+    """Fold all rows through a program: into a loss and metric states, or into a row like those it was made of.
+
+    Attributes:
+        batch_size: rows of a call at most; 0: as many as is best.
+        metrics: what to measure, where ``each`` is ``"batch"``.
+        steps: how many batches, where not all.
+        each: what a call gets: a ``"batch"`` to measure, two ``"row"`` to make one of, or a ``"block"`` to make one of.
+        keys: names of the columns whose equal values are folded together; none: all rows.
+        outputs: the columns that are folded.
+        is_algebraic: rows may be folded in parts, and those again; else all of a key come in one block.
+    """
 
     program: Program
     batch_size: int
     metrics: Any = None
     steps: int | None = None
+    each: str = "batch"
+    keys: tuple[str, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    is_algebraic: bool = True

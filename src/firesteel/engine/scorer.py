@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from firesteel.cluster.devices import task_device
 from firesteel.cluster.failure import Failure
 from firesteel.cluster.parcel import Parcel
 from firesteel.cluster.preflight import cores_per_task
@@ -68,8 +69,10 @@ class Scorer:
 
     def wake(self) -> Living:
         """The program alive in this task's process, which keeps it."""
-        living = _living.pop(self.parcel.digest, None) or self._bring_to_life(self.threads)
-        _living[self.parcel.digest] = living
+        device = task_device()
+        key = f"{self.parcel.digest} on {device}"
+        living = _living.pop(key, None) or self._bring_to_life(self.threads, device)
+        _living[key] = living
         while len(_living) > _REPLICAS_KEPT:
             _living.popitem(last=False)
         return living
@@ -92,9 +95,9 @@ class Scorer:
         sys.path.extend(path for path in self.sys_path if path not in sys.path)
         return unpack_object(payload)
 
-    def _bring_to_life(self, threads: int) -> Living:
+    def _bring_to_life(self, threads: int, device: str = "cpu") -> Living:
         plan, callbacks, config = self.unpack(self.parcel.read())
-        replica: Any = registry.framework(plan.program.framework).replica(plan.program, "cpu", threads)
+        replica: Any = registry.framework(plan.program.framework).replica(plan.program, device, threads)
         runner = Runner(rank=0, num_workers=1, config=config)
         listed = Callbacks(callbacks, runner)
         if listed:

@@ -12,9 +12,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from firesteel.core.columns import Bound, Port, Shape
 from firesteel.core.errors import missing_extra
 from firesteel.core.program import Program
 from firesteel.core.spec import Batch
@@ -48,6 +49,12 @@ class TFGraphFramework:
     def replica(self, program: Program, device: str = "cpu", threads: int = 1) -> Any:
         """A replica in this process."""
         _sources()
+        from firesteel.frameworks.tfgraph.columns import ColumnContent
+
+        if isinstance(program.content, ColumnContent):
+            from firesteel.frameworks.tfgraph.rows import ColumnGraphReplica
+
+            return ColumnGraphReplica(program, device, threads)
         if program.content.training is not None:
             from firesteel.frameworks.tfgraph.learning import LearningReplica
 
@@ -55,6 +62,30 @@ class TFGraphFramework:
         from firesteel.frameworks.tfgraph.replica import GraphReplica
 
         return GraphReplica(program, device, threads)
+
+    # --- programs over columns: see ``core.columns`` ---
+
+    def capture_columns(self, model: object, **parts: Any) -> Program:
+        """See ``columns.capture_columns``."""
+        return _columns().capture_columns(model, **parts)
+
+    def inputs(self, program: Program) -> tuple[Port, ...]:
+        """See ``columns.inputs``."""
+        return _columns().inputs(program)
+
+    def outputs(self, program: Program) -> tuple[str, ...] | None:
+        """See ``columns.outputs``."""
+        return _columns().outputs(program)
+
+    def bind(self, program: Program, given: Mapping[str, Port], outputs: Sequence[Port] | None = None) -> Bound:
+        """See ``columns.bind``."""
+        return _columns().bind(program, given, outputs)
+
+    def placeholder(self, dtype: str, shape: Shape, name: str) -> Any:
+        """See ``columns.placeholder``."""
+        return _columns().placeholder(dtype, shape, name)
+
+    # --- what graphs are made of ---
 
     def build_graph(self, function: Callable[[], Any]) -> str:
         """See ``text.build_graph``."""
@@ -111,6 +142,13 @@ def _sources() -> Any:
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "tensorflow", "tensorflow") from error
     return sources
+
+
+def _columns() -> Any:
+    _sources()
+    from firesteel.frameworks.tfgraph import columns
+
+    return columns
 
 
 framework = TFGraphFramework()

@@ -205,6 +205,7 @@ class Map:
     Attributes:
         batch_size: rows of a call at most; 0: a whole partition.
         output_columns: their names, where they are not the outputs' own.
+        finish: what is made of a batch's outputs (by name) before they become columns, as a value that can be called.
         each: what a call gets: any ``"batch"``, one ``"row"`` (of which a replica may compute many at a time), or a
             ``"block"``: a partition, or ``batch_size`` rows of it that follow each other.
         is_trimmed: only the outputs are kept, of which a block may give any number of rows.
@@ -216,7 +217,6 @@ class Map:
     batch_size: int
     output_columns: tuple[str, ...] | None = None
     finish: Any = None
-    """What is made of a batch's outputs (by name) before they become columns, as a value that can be called."""
     each: str = "batch"
     is_trimmed: bool = False
     feeds: tuple[tuple[str, str], ...] = ()

@@ -30,7 +30,7 @@ def save_model(model: Any, path: str, *, overwrite: bool, include_optimizer: boo
 
     def write(place: str) -> None:
         if place.endswith(_FILES):
-            with _without_warnings("You are saving your model as an HDF5 file"):
+            with _without_warnings("You are saving your model as an HDF5 file"), _kept_compiled(model):
                 model.save(place, include_optimizer=include_optimizer)
             return
         model.export(place, verbose=False)
@@ -49,7 +49,7 @@ def load_model(path: str, custom_objects: Any, compile: bool) -> Any:
         if os.path.isdir(place):
             if not (Path(place) / _INSIDE).exists():
                 raise UnsupportedError(
-                    f"{path} is a SavedModel without a Keras model inside, from which Keras 3 cannot go on. Load a .keras file"
+                    f"{path} is a SavedModel without a Keras model inside; Keras cannot load it. Load a .keras file"
                 )
             place = str(Path(place) / _INSIDE)
         return keras.saving.load_model(place, custom_objects=custom_objects, compile=compile)
@@ -143,6 +143,18 @@ def _is_of_keras_2(place: str) -> bool:
 
     with h5py.File(place, "r") as file:
         return "layer_names" in file.attrs or "model_weights" in file
+
+
+@contextmanager
+def _kept_compiled(model: Any) -> Iterator[None]:
+    """Writing HDF5, Keras 3.15 takes the optimizer out of the model's own record of how it was compiled."""
+    config = getattr(model, "_compile_config", None)
+    before = dict(config.config) if config is not None else {}
+    try:
+        yield
+    finally:
+        if config is not None:
+            config.config.update(before)
 
 
 @contextmanager

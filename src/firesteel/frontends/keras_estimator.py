@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import shutil
-import tempfile
-import warnings
 from dataclasses import replace
 from typing import Any
 
 from firesteel.core import registry
-from firesteel.core.errors import PlanError, UnknownName
+from firesteel.core.errors import PlanError, UnknownName, UnsupportedError
 from firesteel.core.optimizers import OptimMethod
 from firesteel.core.plan import EarlyStopping
 from firesteel.core.program import Program
 from firesteel.data.sources import Columns, Source
-from firesteel.engine.files import local_path
 from firesteel.engine.fold import Fold
 from firesteel.engine.history import Curves, History
 from firesteel.frontends.keras_callbacks import KerasCallbacks, check_callbacks
+from firesteel.frontends.keras_files import load_model, load_weights, save_model, save_weights
 from firesteel.frontends.training import TrainingEstimator, split_stopping
 
 __all__ = ["KerasEstimator"]
@@ -175,17 +171,14 @@ class KerasEstimator(TrainingEstimator):
         options: Any = None,
     ) -> str:
         """The model as ``.keras``, ``.h5``, or (any other path) a folder, TensorFlow's SavedModel."""
-        model = self.get_model()
-
-        def write(path: str) -> None:
-            if path.endswith((".keras", ".h5", ".hdf5")):
-                model.save(path, include_optimizer=include_optimizer)
-            else:
-                model.export(path, verbose=False)
-
-        ending = {"keras": ".keras", "h5": ".h5"}.get(save_format or "", "")
-        return _write_beside(
-            filepath + ending if ending and not filepath.endswith(ending) else filepath, write, overwrite
+        if signatures is not None or options is not None:
+            raise UnsupportedError("Keras 3 makes a SavedModel's signatures itself; use model.export for others")
+        return save_model(
+            self.get_model(),
+            str(filepath),
+            overwrite=overwrite,
+            include_optimizer=include_optimizer,
+            save_format=save_format,
         )
 
     def save_keras_model(self, path: str, overwrite: bool = True) -> str:
@@ -193,28 +186,17 @@ class KerasEstimator(TrainingEstimator):
         return self.save(path, overwrite=overwrite)
 
     def load(self, filepath: str, custom_objects: Any = None, compile: bool = True) -> None:
-        """A model that Keras saved (``.keras``, ``.h5``)."""
-        import keras
-
-        path = local_path(filepath) or filepath
-        if not os.path.exists(path):
-            raise FileNotFoundError(f"No such file or directory: {filepath}")
-        self._model = keras.saving.load_model(path, custom_objects=custom_objects, compile=compile)
+        """A model that ``save`` or Keras wrote (``.keras``, ``.h5``, a folder)."""
+        self._model = load_model(str(filepath), custom_objects, compile)
         self._recompile()
 
     def save_weights(self, filepath: str, overwrite: bool = True, save_format: str | None = None) -> str:
-        """The weights alone (``.weights.h5``)."""
-        path = filepath if filepath.endswith(".weights.h5") else f"{filepath}.weights.h5"
-        return _write_beside(path, lambda place: self.get_model().save_weights(place), overwrite)
+        """The weights alone, in Keras's own form, at that very path."""
+        return save_weights(self.get_model(), str(filepath), overwrite=overwrite)
 
     def load_weights(self, filepath: str, by_name: bool = False) -> None:
-        """What ``save_weights`` wrote; ``by_name``: those of layers that have the same name."""
-        path = local_path(filepath) or filepath
-        path = path if os.path.exists(path) else f"{path}.weights.h5"
-        with warnings.catch_warnings():
-            # Keras writes the optimizer's state along, and this model may have another optimizer.
-            warnings.filterwarnings("ignore", "Skipping variable loading for optimizer", UserWarning)
-            self.get_model().load_weights(path, skip_mismatch=by_name)
+        """What ``save_weights`` wrote; ``by_name``: those that fit, and the others stay as they are."""
+        load_weights(self.get_model(), str(filepath), by_name=by_name)
 
     save_keras_weights = save_weights
     load_keras_weights = load_weights
@@ -256,19 +238,3 @@ def _no_model(given: Any) -> str:
     if kind.startswith("tf_keras."):
         return f"{kind} is a Keras 2 model; make it with Keras 3 (import keras), or run it with TFCluster"
     return f"keras_model must be a compiled Keras 3 model, not {kind}"
-
-
-def _write_beside(path: str, write: Any, overwrite: bool) -> str:
-    """Write under another name first, so that what is there stays until the new one is whole."""
-    target = local_path(path) or path
-    if os.path.exists(target) and not overwrite:
-        raise FileExistsError(f"{path} exists; pass overwrite=True to replace it")
-    folder, name = os.path.split(os.path.abspath(target))
-    os.makedirs(folder, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".firesteel-") as beside:
-        made = os.path.join(beside, name)
-        write(made)
-        if os.path.isdir(target):
-            shutil.rmtree(target)
-        os.replace(made, target)
-    return path

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Lost", "TaskMain", "launch", "occupy"]
+__all__ = ["Job", "Lost", "TaskMain", "launch", "occupy", "whole_input"]
 
 _log = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ def launch(
             deadlines.reform_timeout_seconds,
             certificate.text if certificate else None,
         )
-        job = _Job(frame, partial(occupy, task_main, card, invitation))
+        job = Job(frame, partial(occupy, task_main, card, invitation))
         try:
             _attend(coordinator, job, on_wait)
             if coordinator.is_short_handed:
@@ -160,7 +160,7 @@ def launch(
             raise failure
 
 
-def _attend(coordinator: Coordinator, job: _Job, on_wait: Callable[[Coordinator], None] | None) -> None:
+def _attend(coordinator: Coordinator, job: Job, on_wait: Callable[[Coordinator], None] | None) -> None:
     """Wait for the end, whichever comes first: all done, a failure, Spark's own error, a deadline."""
     waiting = _SeatWait(coordinator, job)
     while not coordinator.wait(_WAIT_SECONDS):
@@ -191,7 +191,7 @@ def _attend(coordinator: Coordinator, job: _Job, on_wait: Callable[[Coordinator]
 class _SeatWait:
     """How long nobody has taken a seat for want of slots: not while earlier stages of the job still compute."""
 
-    def __init__(self, coordinator: Coordinator, job: _Job) -> None:
+    def __init__(self, coordinator: Coordinator, job: Job) -> None:
         self._coordinator = coordinator
         self._job = job
         self._seated = 0
@@ -219,7 +219,7 @@ class _SeatWait:
         )
 
 
-class _Job:
+class Job:
     """The Spark job of a launch, running in a thread of its own so that the caller can be interrupted."""
 
     def __init__(self, frame: DataFrame, body: Callable[..., Any]) -> None:
@@ -287,7 +287,7 @@ def occupy(
     assert context is not None
     try:
         with Seat(invitation, context.partitionId(), context.taskAttemptId()) as seat, _last_will(seat):
-            task_main(seat, _rows(batches), card)
+            task_main(seat, whole_input(batches), card)
     except Aborted as aborted:
         _log.debug("rank %d leaves: %s", context.partitionId(), aborted)
     except UpstreamFailed as error:
@@ -338,7 +338,8 @@ def _evict(spark: SparkSession, task: int) -> None:
         _log.warning("task %d could not be ended: %s", task, error)
 
 
-def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def whole_input(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A task's rows; ``UpstreamFailed`` where Spark could not compute all of them."""
     while True:
         try:
             batch = next(batches)

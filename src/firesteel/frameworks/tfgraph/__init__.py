@@ -75,6 +75,60 @@ class TFGraphFramework:
         """What ``build_graph`` returned, opened: its ``graph``, the name of its ``loss``. A model for ``capture``."""
         return _sources().open_text(text)
 
+    def open_elsewhere(self, path: str) -> Any:
+        """See ``elsewhere.open_elsewhere``. What it returns is a model for ``capture``."""
+        _sources()
+        from firesteel.frameworks.tfgraph.elsewhere import open_elsewhere
+
+        return open_elsewhere(path)
+
+    def as_text(self, opened: Any) -> str:
+        """A graph that was opened, as text; its variables' values stay outside."""
+        _sources()
+        from firesteel.frameworks.tfgraph.text import write_text
+
+        return write_text(opened.graph, opened.loss)
+
+    def trainable(self, opened: Any) -> list[str]:
+        """The names of the trainable variables, in the graph's order."""
+        return [variable.op.name for variable in opened.graph.get_collection("trainable_variables")]
+
+    def kind_of(self, opened: Any, tensor: str) -> str:
+        """The kind of op that makes a tensor; ``UnknownName`` lists near names where there is none."""
+        return str(_sources().tensor_in(opened.graph, tensor).op.type)
+
+    def output_shape(self, program: Program) -> tuple[int, ...] | None:
+        """A row's shape of the one output, where the graph says it."""
+        from firesteel.frameworks.tfgraph.program import output_shape
+
+        return output_shape(program)
+
+    def pack(self, values: Any) -> bytes:
+        """See ``state.pack``."""
+        from firesteel.frameworks.tfgraph.state import pack
+
+        return pack(values)
+
+    def unpack(self, data: bytes) -> dict[str, Any]:
+        """See ``state.unpack``."""
+        from firesteel.frameworks.tfgraph.state import unpack
+
+        return unpack(data)
+
+    def optimizer(self, name: str, options: Any) -> Any:
+        """See ``optimizers.make_optimizer``."""
+        _sources()
+        from firesteel.frameworks.tfgraph.optimizers import make_optimizer
+
+        return make_optimizer(name, options)
+
+    def save(self, program: Program, path: str) -> None:
+        """See ``elsewhere.save_saved_model``."""
+        _sources()
+        from firesteel.frameworks.tfgraph.elsewhere import save_saved_model
+
+        save_saved_model(program, path)
+
     def zoo_optimizer(self, optimizer: Any, name: str | None = None) -> Any:
         """See ``marks.ZooOptimizer``."""
         _sources()

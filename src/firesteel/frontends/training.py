@@ -7,6 +7,7 @@ objects; the rest is here.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -103,6 +104,15 @@ class TrainingEstimator(Estimator):
         """A fit's records in this door's words."""
         return history
 
+    def _take_feed_dict(self, feed_dict: Any) -> None:
+        """Values that a graph is fed beside the rows."""
+        if feed_dict is not None:
+            raise UnsupportedError("feed_dict is for graphs; this model takes its inputs from the data")
+
+    def _dtypes(self) -> dict[str, str] | None:
+        """Which numbers the model wants of columns, by tensor; ``"string"`` where it takes strings."""
+        return None
+
     def _check_can_measure(self, metrics: Any, main: Any) -> None:
         """Raise ``PlanError`` where there is nothing to evaluate."""
 
@@ -138,7 +148,7 @@ class TrainingEstimator(Estimator):
         max_failures: int = 3,
         min_workers: int | None = None,
         verbose: int = 1,
-        feed_dict: None = None,
+        feed_dict: Any = None,
     ) -> History:
         """Train for ``epochs`` more epochs; goes on from the weights and optimizer state of the fit before.
 
@@ -172,7 +182,7 @@ class TrainingEstimator(Estimator):
                 its last commit point, and every row still counts once per epoch. 0 = none, and no commit points.
             min_workers: with how many replicas to go on when a lost one is not replaced in time; default all.
             verbose: 0 = no progress.
-            feed_dict: for graphs; not here.
+            feed_dict: for graphs: tensor → (value while training, value while validating).
 
         Returns:
             One record per epoch; ``.history`` and ``.to_pandas()`` give it as columns.
@@ -181,8 +191,7 @@ class TrainingEstimator(Estimator):
             PlanError: the request makes no sense; before anything runs.
             ReplicaFailed: with the replica's traceback, when the user's code raised in a replica.
         """
-        if feed_dict is not None:
-            raise UnsupportedError("feed_dict is for graphs; this model takes its inputs from the data")
+        self._take_feed_dict(feed_dict)
         epochs = positive(epochs, "epochs") or 1
         listed, stopping = self._split_callbacks(callbacks, early_stopping)
         self._check_can_train(listed)
@@ -230,15 +239,28 @@ class TrainingEstimator(Estimator):
             return self._history(History())
         folder = None if self._model_dir is None else checkpoint.CheckpointFolder(self._model_dir, keep)
         outputs = Outputs(self._summaries, folder, self._events(), verbose)
-        self._has_fitted = True
         stream = partial(_stream, config={**self._config, **(data_config or {})}, auto_shard=auto_shard)
+        history = self.carry_out(spark, plan, source, held_out, outputs, stream)
+        if self._position.pass_step and not steps_per_epoch:  # ended inside an epoch; the next fit begins a new one
+            self._position = replace(self._position, data_pass=self._position.data_pass + 1, pass_step=0)
+        return self._history(history)
+
+    def carry_out(
+        self,
+        spark: SparkSession,
+        plan: Fit,
+        source: Source,
+        held_out: Source | None,
+        outputs: Outputs,
+        stream: Callable[[Streamed, int | None], Stream],
+    ) -> History:
+        """Train as planned, and take over what comes of it: for doors that make the plan in other words."""
+        self._has_fitted = True
         outcome = fit(spark, plan, source, held_out, outputs, stream=stream, config=self._config)
         if outcome.state is not None:
             self._take(outcome.state)
         self._position = outcome.position
-        if self._position.pass_step and not steps_per_epoch:  # ended inside an epoch; the next fit begins a new one
-            self._position = replace(self._position, data_pass=self._position.data_pass + 1, pass_step=0)
-        return self._history(outcome.history)
+        return outcome.history
 
     def evaluate(
         self,
@@ -406,6 +428,7 @@ class TrainingEstimator(Estimator):
         return replace(fresh, epoch=initial_epoch) if initial_epoch else fresh
 
     def _source(self, data: Any, columns: Columns, *, counts_inputs: bool) -> Source:
+        wanted = self._dtypes() or {}
         return as_dataset(
             data,
             columns,
@@ -413,6 +436,8 @@ class TrainingEstimator(Estimator):
             is_loader=self._framework.is_loader,
             kinds=self._kinds,
             counts_inputs=counts_inputs,
+            takes_strings="string" in wanted.values(),
+            dtypes={name: dtype for name, dtype in wanted.items() if dtype != "string"},
         )
 
     @abstractmethod

@@ -35,7 +35,7 @@ from firesteel.frontends.estimator import Estimator
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["TrainingEstimator", "split_stopping"]
+__all__ = ["TrainingEstimator", "session_of", "split_stopping"]
 
 _DEFAULT_ROWS = 32
 _SCORING_ROWS = 256
@@ -214,7 +214,7 @@ class TrainingEstimator(Estimator):
         if stopping is not None:
             _check_monitor(stopping.monitor, validation, self._monitors())
         keep = positive(keep_checkpoints, "keep_checkpoints", none=True)
-        spark = _session(data)
+        spark = session_of(data)
         position = self._start(resume, initial_epoch)
         self._seed = self._seed if seed is None else int(seed)
         plan = Fit(
@@ -290,7 +290,7 @@ class TrainingEstimator(Estimator):
         columns = Columns.of(feature_cols, label_cols, sample_weight_col, "training")
         source = self._source(data, columns, counts_inputs=main is None)
         size = _checked_size(source, batch_size)
-        spark = _session(data)
+        spark = session_of(data)
         # Only where rows are counted off by steps does it show how many there are in one.
         rows = size or (_DEFAULT_ROWS if steps else _SCORING_ROWS)
         plan = Reduce(self._program(is_trained=False), rows, metrics, steps)
@@ -333,7 +333,7 @@ class TrainingEstimator(Estimator):
         size = _checked_size(source, batch_size)
         rows = size or (_DEFAULT_ROWS if limit or isinstance(source, Streamed) else _SCORING_ROWS)
         _check_outputs(source, data, names, output_schema)
-        spark = _session(data)
+        spark = session_of(data)
         scorer = make_scorer(spark, Map(self._program(is_trained=False), rows, names), listed, self._config)
         if source is None:
             if limit is not None:
@@ -384,7 +384,7 @@ class TrainingEstimator(Estimator):
     @property
     def num_workers(self) -> int:
         """How many replicas train."""
-        return self._world(_session(None))
+        return self._world(session_of(None))
 
     def shutdown(self) -> None:
         """Nothing is held between calls; here for symmetry with other doors. May be called twice."""
@@ -467,7 +467,7 @@ class TrainingEstimator(Estimator):
         return self._event_folder
 
 
-def _session(data: Any) -> SparkSession:
+def session_of(data: Any) -> SparkSession:
     """The session of a DataFrame, else the active one, else a new one of ours."""
     from pyspark.sql import SparkSession
 

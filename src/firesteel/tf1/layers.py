@@ -253,7 +253,7 @@ def batch_normalization(
     if renorm or virtual_batch_size is not None or adjustment is not None:
         raise ValueError("batch_normalization here has no renorm, virtual_batch_size or adjustment")
     inputs = tf.convert_to_tensor(inputs)
-    axis = int(axis[0] if isinstance(axis, (list, tuple)) else axis) % inputs.shape.rank
+    axis = axis % inputs.shape.rank
     with tf.variable_scope(name, default_name="batch_normalization", values=[inputs], reuse=reuse):
         shape = [_known(inputs, axis, "batch_normalization")]
         gamma = beta = None

@@ -18,7 +18,7 @@ from firesteel.core.errors import PlanError
 from firesteel.core.spec import Batch
 from firesteel.frameworks.tfgraph.cutting import cut, needed, op_of
 
-__all__ = ["DatasetMaker", "GraphDataset", "components", "is_dataset", "pack_dataset"]
+__all__ = ["DatasetMaker", "GraphDataset", "components", "is_dataset", "made_by", "pack_dataset", "spec_of"]
 
 _PYTHON = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
 _SEED = "firesteel/shuffle_seed"
@@ -196,6 +196,22 @@ def pack_dataset(
     is_endless = hasattr(variant, "numpy") and int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
     form = _Form(tuple(names), is_batched, shuffle, is_endless)
     return GraphDataset(graph_def.SerializeToString(), output, elements, tuple(starters), form)
+
+
+def made_by(
+    function: Callable[[], Any], names: Sequence[str | None], *, is_batched: bool = False, shuffle: int = 0
+) -> DatasetMaker:
+    """A function that makes a dataset, as what travels."""
+    return DatasetMaker(function, _Form(tuple(names), is_batched, shuffle))
+
+
+def spec_of(function: Callable[[], Any]) -> Any:
+    """What elements the dataset of a function holds: it is called once, in a graph that is thrown away."""
+    with tf.Graph().as_default():
+        made = function()
+        if not is_dataset(made):
+            raise PlanError(f"the function must return a tf.data.Dataset, not {type(made).__qualname__}")
+        return made.element_spec
 
 
 def _placeholder(graph: Any) -> Any:

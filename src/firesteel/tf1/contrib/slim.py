@@ -69,7 +69,7 @@ def add_arg_scope(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def l2_regularizer(scale: float, scope: str | None = None) -> Callable[[Any], Any]:
     """Half the sum of squares, times ``scale``."""
-    if not isinstance(scale, (int, float)) or scale < 0:
+    if scale < 0:
         raise ValueError(f"The scale of a regularizer cannot be {scale!r}.")
     if scale == 0:
         return lambda _: None

@@ -63,6 +63,10 @@ class TFGraphFramework:
 
         return build_graph(function)
 
+    def open_tensors(self, tensors: Any, session: Any = None) -> Any:
+        """See ``sources.open_tensors``: says where tensors are of two graphs. What it returns has their ``graph``."""
+        return _sources().open_tensors(tensors, session)
+
     def open_saved_model(self, path: str, tag: Any = None, signature: str | None = None) -> Any:
         """See ``sources.open_saved_model``. What it returns is a model for ``capture``."""
         return _sources().open_saved_model(path, tag, signature)
@@ -136,6 +140,14 @@ class TFGraphFramework:
 
         return ZooOptimizer(optimizer, name)
 
+    def check_rows(self, name: str, tensor: Any, values: Any) -> None:
+        """Raise ``SchemaError`` where rows like these cannot be fed to a tensor."""
+        _sources()
+        from firesteel.frameworks.tfgraph.program import describe
+        from firesteel.frameworks.tfgraph.replica import fitted
+
+        fitted(values[:0], describe({name: tensor})[0])
+
     def mean(self, name: str) -> Any:
         """The metric that a replica feeds with a tensor, called ``name`` among ``measures``."""
         from firesteel.frameworks.tfgraph.figures import TensorMean
@@ -146,16 +158,44 @@ class TFGraphFramework:
         self, source: object, batch_size: int | None, seed: int, epoch: int, has_labels: bool = True, inputs: int = 1
     ) -> Iterator[Batch]:
         """See ``stream.stream``."""
-        raise NotImplementedError
+        _sources()
+        from firesteel.frameworks.tfgraph.stream import stream
+
+        return stream(source, batch_size, seed, epoch, None if has_labels else inputs)
 
     def take_shard(self, source: object, rank: int, size: int) -> bool:
         """Nothing here shards itself."""
         return False
 
     def is_loader(self, source: object) -> bool:
-        """A ``tf.data.Dataset``."""
+        """A ``tf.data.Dataset``, as it is or on its way."""
         names = {(cls.__module__.partition(".")[0], cls.__name__) for cls in type(source).__mro__}
         return ("tensorflow", "DatasetV2") in names
+
+    # Rooms that hold tests, doors and sessions of the user's find the rest of the bench by its modules.
+
+    @property
+    def sessions(self) -> Any:
+        """The module for sessions of the user's: see ``sessions``."""
+        _sources()
+        from firesteel.frameworks.tfgraph import sessions
+
+        return sessions
+
+    @property
+    def datasets(self) -> Any:
+        """The module for ``tf.data``: see ``dataset``."""
+        _sources()
+        from firesteel.frameworks.tfgraph import dataset
+
+        return dataset
+
+    def travelling(self, *args: Any, **options: Any) -> Any:
+        """See ``stream.travelling``."""
+        _sources()
+        from firesteel.frameworks.tfgraph.stream import travelling
+
+        return travelling(*args, **options)
 
 
 def _sources() -> Any:

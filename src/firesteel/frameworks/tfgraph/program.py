@@ -15,6 +15,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from firesteel.core.errors import PlanError, UnknownName
+from firesteel.core.metrics import Metric
 from firesteel.core.plan import Clipping
 from firesteel.core.program import Program
 from firesteel.frameworks.tfgraph import variables as in_graph
@@ -93,7 +94,7 @@ class GraphContent:
     """What travels.
 
     ``training`` is what a replica needs to learn, where it shall; ``slots`` are its optimizer's variables, ``seed`` the
-    one that its random ops follow.
+    one that its random ops follow, ``tallied`` the figures that it keeps of the rows it learns from.
     """
 
     graph: bytes = field(repr=False)
@@ -107,6 +108,7 @@ class GraphContent:
     training: Training | None = None
     slots: tuple[Variable, ...] = ()
     seed: Variable | None = None
+    tallied: tuple[tuple[str, Metric], ...] = ()
 
 
 def capture(
@@ -123,6 +125,7 @@ def capture(
     updates: Sequence[Any] = (),
     clipping: Clipping | None = None,
     measures: Mapping[str, Any] | None = None,
+    tallied: Mapping[str, Metric] | None = None,
     session: Any = None,
     flags: Mapping[Any, Any] | None = None,
     initialize: bool = True,
@@ -149,7 +152,9 @@ def capture(
         gradients: of these variables, where the user has his own.
         updates: ops or tensors to be run with each step, besides the graph's ``UPDATE_OPS``.
         clipping: of a step's gradient, over all replicas.
-        measures: figure's name → the tensor whose mean it is, or a pair (predictions, targets).
+        measures: figure's name → the tensor whose mean it is, or a pair (predictions, targets),
+            and what is added to the targets, if anything.
+        tallied: metrics for some of these, to be fed with the rows that are learnt from.
         session: where variables have their values.
         flags: other placeholders → the value that each is fed, or a pair (while training, else).
         initialize: variables without a value get the one that their initializers compute; else a ``PlanError``
@@ -216,6 +221,7 @@ def capture(
         measures=figures,
         loss=None if target is None else target.name,
         training=training,
+        tallied=tuple((tallied or {}).items()),
     )
     return finish(opened, copied, names, values, content)
 
@@ -410,7 +416,9 @@ def _measures(graph: Any, measures: Mapping[str, Any] | None) -> tuple[Measure, 
     found = []
     for name, given in (measures or {}).items():
         if isinstance(given, (tuple, list)):
-            found.append(Measure(name, *(tensor_in(graph, each).name for each in given)))
+            predictions, targets, *shift = given
+            names = [tensor_in(graph, each).name for each in (predictions, targets)]
+            found.append(Measure(name, *names, *shift))
         else:
             found.append(Measure(name, tensor_in(graph, given).name))
     return tuple(found)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     )
     from firesteel.data.shards import XShards
     from firesteel.frontends.estimator import Estimator
+    from firesteel.frontends.pipeline.asynchronous import SparkAsyncDL, SparkAsyncDLModel
+    from firesteel.frontends.pipeline.graphs import build_graph
 
 __version__ = "0.1.0"
 
@@ -44,10 +46,13 @@ __all__ = [
     "PlanError",
     "ReplicaFailed",
     "SchemaError",
+    "SparkAsyncDL",
+    "SparkAsyncDLModel",
     "SyncError",
     "UnknownName",
     "UnsupportedError",
     "XShards",
+    "build_graph",
     "init_context",
     "init_nncontext",
     "init_orca_context",
@@ -57,7 +62,10 @@ __all__ = [
 
 _HOMES = {
     "Estimator": "firesteel.frontends.estimator",
+    "SparkAsyncDL": "firesteel.frontends.pipeline.asynchronous",
+    "SparkAsyncDLModel": "firesteel.frontends.pipeline.asynchronous",
     "XShards": "firesteel.data.shards",
+    "build_graph": "firesteel.frontends.pipeline.graphs",
     "init_context": "firesteel.cluster.context",
     "init_nncontext": "firesteel.cluster.context",
     "init_orca_context": "firesteel.cluster.context",

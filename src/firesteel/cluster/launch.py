@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Form", "Lost", "TaskMain", "launch", "occupy"]
+__all__ = ["Form", "Job", "Lost", "TaskMain", "launch", "occupy", "whole_input"]
 
 _log = logging.getLogger(__name__)
 
@@ -189,7 +189,7 @@ def launch(
         )
         if form.on_open is not None:
             form.on_open(coordinator, invitation)
-        job = _Job(frame, partial(keep if form.is_kept else occupy, task_main, card, invitation))
+        job = Job(frame, partial(keep if form.is_kept else occupy, task_main, card, invitation))
         try:
             _attend(coordinator, job, on_wait, form, held)
             if coordinator.is_short_handed:
@@ -214,7 +214,7 @@ def _wanted_slots(spark: SparkSession, tasks: int, form: Form) -> tuple[int, int
 
 
 def _attend(
-    coordinator: Coordinator, job: _Job, on_wait: Callable[[Coordinator], None] | None, form: Form, held: _Held
+    coordinator: Coordinator, job: Job, on_wait: Callable[[Coordinator], None] | None, form: Form, held: _Held
 ) -> None:
     """Wait for the end, whichever comes first: all done, a failure, Spark's own error, a deadline."""
     waiting = _SeatWait(coordinator, job)
@@ -245,7 +245,7 @@ def _attend(
         job.join(_SETTLE_SECONDS)
 
 
-def _is_past_its_tasks(coordinator: Coordinator, job: _Job, form: Form) -> bool:
+def _is_past_its_tasks(coordinator: Coordinator, job: Job, form: Form) -> bool:
     """Whether the tasks have done all they had to, and what still runs does so without them."""
     if not job.is_over or job.error is not None:
         return False
@@ -257,7 +257,7 @@ def _is_past_its_tasks(coordinator: Coordinator, job: _Job, form: Form) -> bool:
 class _SeatWait:
     """How long nobody has taken a seat for want of slots: not while earlier stages of the job still compute."""
 
-    def __init__(self, coordinator: Coordinator, job: _Job) -> None:
+    def __init__(self, coordinator: Coordinator, job: Job) -> None:
         self._coordinator = coordinator
         self._job = job
         self._seated = 0
@@ -285,7 +285,7 @@ class _SeatWait:
         )
 
 
-class _Job:
+class Job:
     """The Spark job of a launch, running in a thread of its own so that the caller can be interrupted."""
 
     def __init__(self, frame: DataFrame, body: Callable[..., Any]) -> None:
@@ -355,7 +355,7 @@ def occupy(
         rank = invitation.first_rank + context.partitionId()
         with Seat(invitation, rank, context.taskAttemptId()) as seat, _last_will(seat):
             seat.gpus = task_gpus(context)
-            task_main(seat, _rows(batches), card)
+            task_main(seat, whole_input(batches), card)
     except Aborted as aborted:
         _log.debug("rank %d leaves: %s", context.partitionId(), aborted)
     except UpstreamFailed as error:
@@ -407,7 +407,8 @@ def _evict(spark: SparkSession, task: int) -> None:
         _log.warning("task %d could not be ended: %s", task, error)
 
 
-def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def whole_input(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A task's rows; ``UpstreamFailed`` where Spark could not compute all of them."""
     while True:
         try:
             batch = next(batches)

@@ -19,6 +19,7 @@ __all__ = [
     "Launch",
     "Map",
     "Reduce",
+    "Turns",
     "Validation",
     "positive",
 ]
@@ -177,6 +178,48 @@ class Fit:
         validation = None if self.validation is None else self.validation.trigger
         triggers = (self.checkpoint_trigger, self.end_trigger, validation)
         return any(trigger is not None and trigger.needs_loss for trigger in triggers)
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Train a program partition by partition, each on its own, against one parameter server.
+
+    Partitions need not train at the same time. Each goes over its own rows ``iters`` times in a round; before every
+    round but the first, rows are spread over the partitions anew.
+
+    Args:
+        program: graph, loss and optimizer.
+        partitions: at most so many train; more are put together.
+        iters: passes over a partition, in a round.
+        rows: of a mini-batch in one partition; ``None``: the whole partition.
+        draws: random mini-batches in an iter; ``None``: all mini-batches in turn.
+        shuffle: a new order of the rows in each iter.
+        rounds: how many.
+        is_locked: whether a pull excludes an update.
+        seed: of orders and draws.
+        reports: whether the loss over a partition's rows is wanted after each iter.
+        port: preferred port of the server.
+        host: the address to bind to and to tell the workers; default the driver's.
+    """
+
+    program: Program
+    partitions: int
+    iters: int
+    rows: int | None = None
+    draws: int | None = None
+    shuffle: bool = True
+    rounds: int = 1
+    is_locked: bool = False
+    seed: int = 0
+    reports: bool = False
+    port: int = 0
+    host: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("partitions", "iters", "rounds"):
+            positive(getattr(self, name), name)
+        for name in ("rows", "draws"):
+            positive(getattr(self, name), name, none=True)
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,11 @@ def as_buffers(batch: Batch) -> tuple[str, list[memoryview]]:
     return json.dumps(header), buffers
 
 
-def pack_error(error: PlanError) -> tuple[str, bytes]:
-    """Rows that turned out wrong, in the place of a block: Spark's own error would hide what ours says."""
+def pack_error(error: PlanError | ValueError) -> tuple[str, bytes]:
+    """Rows that turned out wrong, in the place of a block: Spark's own error would hide what ours says.
+
+    A plain ``ValueError`` is the fault of one row, not of what was asked.
+    """
     return json.dumps({"type": type(error).__name__, "text": str(error), "parts": vars(error)}, default=str), b""
 
 
@@ -55,6 +58,8 @@ def unpack(header: str, data: Any) -> Batch:
     offset = 0
     tensors = json.loads(header)
     if isinstance(tensors, dict):
+        if tensors["type"] == ValueError.__name__:
+            raise ValueError(tensors["text"])
         raise errors._rebuild(getattr(errors, tensors["type"], PlanError), (tensors["text"],), tensors["parts"])
     for name, dtype, shape in tensors:
         count = int(np.prod(shape, dtype=np.int64))

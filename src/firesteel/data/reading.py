@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -156,11 +156,12 @@ def make_reading(
     inputs: tuple[int, int | None] = (1, 1),
     keys: Callable[[str], Sequence[str]] | None = None,
     takes_strings: bool = False,
+    dtypes: Mapping[str, str] | None = None,
 ) -> Reading:
     """Match columns to a model that takes ``inputs`` (at least, at most); ``SchemaError`` where they do not fit.
 
     ``keys`` tells the keys of a map column, which becomes a dict of tensors; ``takes_strings`` whether the model can be
-    fed strings and bytes.
+    fed strings and bytes, ``dtypes`` which numbers it wants, by tensor, where not the default ones.
     """
     columns = columns_of(schema, features, role="feature", allow_strings=takes_strings)
     tensors: list[Tensor]
@@ -193,4 +194,13 @@ def make_reading(
                 column=column.name,
                 found=column.kind,
             )
-    return Reading(tuple(tensors))
+    return Reading(tuple(_typed(tensor, (dtypes or {}).get(tensor.name)) for tensor in tensors))
+
+
+def _typed(tensor: Tensor, dtype: str | None) -> Tensor:
+    """The tensor with numbers of this dtype."""
+    if dtype is None or np.dtype(dtype).kind not in "biuf":
+        return tensor
+    is_number = [column.kind in ("scalar", "array", "vector") and column.dtype != "object" for column in tensor.columns]
+    columns = [replace(c, dtype=dtype) if is_one else c for c, is_one in zip(tensor.columns, is_number, strict=True)]
+    return Tensor(tensor.name, tuple(columns))

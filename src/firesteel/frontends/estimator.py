@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from firesteel.frontends.graph_estimator import GraphEstimator
     from firesteel.frontends.keras_estimator import KerasEstimator
     from firesteel.frontends.torch_estimator import TorchEstimator
 
@@ -23,6 +24,68 @@ class Estimator:
         >>> est.fit(df, epochs=2, batch_size=64, feature_cols="features", label_cols="label")  # doctest: +SKIP
         >>> est.predict(df, feature_cols="features").show()  # doctest: +SKIP
     """
+
+    @staticmethod
+    def from_graph(
+        *,
+        inputs: Any,
+        outputs: Any = None,
+        labels: Any = None,
+        loss: Any = None,
+        optimizer: Any = None,
+        metrics: Any = None,
+        clip_norm: float | None = None,
+        clip_value: float | tuple[float, float] | None = None,
+        updates: Any = None,
+        sess: Any = None,
+        model_dir: str | None = None,
+        backend: str | None = "bigdl",
+        workers_per_node: int = 1,
+        seed: int | None = None,
+    ) -> GraphEstimator:
+        """An estimator of a TensorFlow graph, as it was written for TensorFlow 1.
+
+        Nothing is added to the graph: what training needs is built in a copy.
+
+        Args:
+            inputs: the placeholders that features are fed to: one, or lists of them.
+            outputs: the tensors that ``predict`` gives.
+            labels: the placeholders that labels are fed to.
+            loss: a scalar tensor, the mean over the rows fed.
+            optimizer: a ``tf.compat.v1.train`` optimizer, or one of ``firesteel.learn.optimizers`` or
+                ``firesteel.bigdl``.
+            metrics: name → tensor (one value a row, or a mean over the batch), or ``firesteel.learn.metrics``, which
+                are applied to outputs and labels.
+            clip_norm: a step's gradient over all variables is scaled to this length where it is longer.
+            clip_value: its elements into ``(-c, c)``, or into a pair ``(min, max)``.
+            updates: ops or tensors that run once for each step, after the update; besides the graph's ``UPDATE_OPS``.
+            sess: holds the variables' values; without it one is made and variables are initialized.
+            model_dir: where checkpoints go, and TensorBoard files unless ``set_tensorboard`` says otherwise.
+            backend: a name of the one engine: ``"bigdl"``, ``"spark"``, ``"tf2"``, ``"ray"``.
+            workers_per_node: replicas on each node; a ``local[k]`` is one node.
+            seed: of initial values made here, shuffling and dropout.
+
+        Raises:
+            PlanError: tensors of two graphs, a loss that cannot be trained, a placeholder that nothing feeds.
+        """
+        from firesteel.frontends.graph_estimator import GraphEstimator
+
+        return GraphEstimator(
+            inputs=inputs,
+            outputs=outputs,
+            labels=labels,
+            loss=loss,
+            optimizer=optimizer,
+            metrics=metrics,
+            clip_norm=clip_norm,
+            clip_value=clip_value,
+            updates=updates,
+            sess=sess,
+            model_dir=model_dir,
+            backend=backend,
+            workers_per_node=workers_per_node,
+            seed=seed,
+        )
 
     @staticmethod
     def from_keras(

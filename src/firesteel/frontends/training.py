@@ -7,6 +7,7 @@ objects; the rest is here.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,7 @@ from firesteel.frontends.estimator import Estimator
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["TrainingEstimator", "split_stopping"]
+__all__ = ["TrainingEstimator", "session_of", "split_stopping"]
 
 _DEFAULT_ROWS = 32
 _SCORING_ROWS = 256
@@ -108,6 +109,15 @@ class TrainingEstimator(Estimator):
         """A fit's records in this door's words."""
         return history
 
+    def _take_feed_dict(self, feed_dict: Any) -> None:
+        """Values that a graph is fed beside the rows."""
+        if feed_dict is not None:
+            raise UnsupportedError("feed_dict is for graphs; this model takes its inputs from the data")
+
+    def _dtypes(self) -> dict[str, str] | None:
+        """Which numbers the model wants of columns, by tensor; ``"string"`` where it takes strings."""
+        return None
+
     def _check_can_measure(self, metrics: Any, main: Any) -> None:
         """Raise ``PlanError`` where there is nothing to evaluate."""
 
@@ -143,7 +153,7 @@ class TrainingEstimator(Estimator):
         max_failures: int = 3,
         min_workers: int | None = None,
         verbose: int = 1,
-        feed_dict: None = None,
+        feed_dict: Any = None,
     ) -> History:
         """Train for ``epochs`` more epochs; goes on from the weights and optimizer state of the fit before.
 
@@ -177,7 +187,7 @@ class TrainingEstimator(Estimator):
                 its last commit point, and every row still counts once per epoch. 0 = none, and no commit points.
             min_workers: with how many replicas to go on when a lost one is not replaced in time; default all.
             verbose: 0 = no progress.
-            feed_dict: for graphs; not here.
+            feed_dict: for graphs: tensor → (value while training, value while validating).
 
         Returns:
             One record per epoch; ``.history`` and ``.to_pandas()`` give it as columns.
@@ -186,8 +196,7 @@ class TrainingEstimator(Estimator):
             PlanError: the request makes no sense; before anything runs.
             ReplicaFailed: with the replica's traceback, when the user's code raised in a replica.
         """
-        if feed_dict is not None:
-            raise UnsupportedError("feed_dict is for graphs; this model takes its inputs from the data")
+        self._take_feed_dict(feed_dict)
         epochs = positive(epochs, "epochs") or 1
         listed, stopping = self._split_callbacks(callbacks, early_stopping)
         self._check_can_train(listed)
@@ -210,7 +219,7 @@ class TrainingEstimator(Estimator):
         if stopping is not None:
             _check_monitor(stopping.monitor, validation, self._monitors())
         keep = positive(keep_checkpoints, "keep_checkpoints", none=True)
-        spark = _session(data)
+        spark = session_of(data)
         position = self._start(resume, initial_epoch)
         self._seed = self._seed if seed is None else int(seed)
         plan = Fit(
@@ -237,16 +246,29 @@ class TrainingEstimator(Estimator):
             return self._history(History())
         folder = None if self._model_dir is None else checkpoint.CheckpointFolder(self._model_dir, keep)
         outputs = Outputs(self._summaries, folder, self._events(), verbose)
-        self._has_fitted = True
         stream = partial(_stream, config={**self._config, **(data_config or {})}, auto_shard=auto_shard)
+        history = self.carry_out(spark, plan, source, held_out, outputs, stream)
+        if self._position.pass_step and not steps_per_epoch:  # ended inside an epoch; the next fit begins a new one
+            self._position = replace(self._position, data_pass=self._position.data_pass + 1, pass_step=0)
+        return self._history(history)
+
+    def carry_out(
+        self,
+        spark: SparkSession,
+        plan: Fit,
+        source: Source,
+        held_out: Source | None,
+        outputs: Outputs,
+        stream: Callable[[Streamed, int | None], Stream],
+    ) -> History:
+        """Train as planned, and take over what comes of it: for doors that make the plan in other words."""
+        self._has_fitted = True
         outcome = fit(spark, plan, source, held_out, outputs, stream=stream, config=self._config)
         if outcome.state is not None:
             self._take(outcome.state)
             self._finish()
         self._position = outcome.position
-        if self._position.pass_step and not steps_per_epoch:  # ended inside an epoch; the next fit begins a new one
-            self._position = replace(self._position, data_pass=self._position.data_pass + 1, pass_step=0)
-        return self._history(outcome.history)
+        return outcome.history
 
     def evaluate(
         self,
@@ -276,7 +298,7 @@ class TrainingEstimator(Estimator):
         columns = Columns.of(feature_cols, label_cols, sample_weight_col, "training")
         source = self._source(data, columns, counts_inputs=main is None)
         size = _checked_size(source, batch_size)
-        spark = _session(data)
+        spark = session_of(data)
         # Only where rows are counted off by steps does it show how many there are in one.
         rows = size or (_DEFAULT_ROWS if steps else _SCORING_ROWS)
         plan = Reduce(self._program(is_trained=False), rows, metrics, steps)
@@ -319,7 +341,7 @@ class TrainingEstimator(Estimator):
         size = _checked_size(source, batch_size)
         rows = size or (_DEFAULT_ROWS if limit or isinstance(source, Streamed) else _SCORING_ROWS)
         _check_outputs(source, data, names, output_schema)
-        spark = _session(data)
+        spark = session_of(data)
         scorer = make_scorer(spark, Map(self._program(is_trained=False), rows, names), listed, self._config)
         if source is None:
             if limit is not None:
@@ -370,7 +392,7 @@ class TrainingEstimator(Estimator):
     @property
     def num_workers(self) -> int:
         """How many replicas train."""
-        return self._world(_session(None))
+        return self._world(session_of(None))
 
     def shutdown(self) -> None:
         """Nothing is held between calls; here for symmetry with other doors. May be called twice."""
@@ -414,6 +436,7 @@ class TrainingEstimator(Estimator):
         return replace(fresh, epoch=initial_epoch) if initial_epoch else fresh
 
     def _source(self, data: Any, columns: Columns, *, counts_inputs: bool) -> Source:
+        wanted = self._dtypes() or {}
         return as_dataset(
             data,
             columns,
@@ -421,6 +444,8 @@ class TrainingEstimator(Estimator):
             is_loader=self._framework.is_loader,
             kinds=self._kinds,
             counts_inputs=counts_inputs,
+            takes_strings="string" in wanted.values(),
+            dtypes={name: dtype for name, dtype in wanted.items() if dtype != "string"},
         )
 
     @abstractmethod
@@ -450,7 +475,7 @@ class TrainingEstimator(Estimator):
         return self._event_folder
 
 
-def _session(data: Any) -> SparkSession:
+def session_of(data: Any) -> SparkSession:
     """The session of a DataFrame, else the active one, else a new one of ours."""
     from pyspark.sql import SparkSession
 

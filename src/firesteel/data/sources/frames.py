@@ -25,7 +25,7 @@ def take(data: Any, asked: Asked) -> Frame | None:
     features, labels = columns.require()
     keys = partial(_map_keys, data)
     reading = make_reading(
-        data.schema, features, labels, columns.weight, asked.inputs(), keys, takes_strings=asked.takes_strings
+        data.schema, features, labels, columns.weight, asked.inputs(), keys, asked.takes_strings, asked.dtypes
     )
     return Frame(data, reading)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +100,7 @@ class Asked:
         is_loader: whether an object is the framework's own loader.
         counts_inputs: whether arrays must be as many as the inputs; not where the user's own code feeds the model.
         takes_strings: whether the model can be fed strings and bytes.
+        dtypes: which numbers it wants of columns, by tensor, where not the default ones.
     """
 
     columns: Columns
@@ -107,3 +108,4 @@ class Asked:
     is_loader: Callable[[object], bool]
     counts_inputs: bool = True
     takes_strings: bool = False
+    dtypes: Mapping[str, str] | None = None

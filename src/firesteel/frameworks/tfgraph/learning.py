@@ -47,6 +47,7 @@ class LearningReplica(GraphReplica):
         self._some: Batch | None = None
         self._gradients: list[Array] = []
         self._loss = 0.0
+        self._tallied: dict[str, Any] = {name: metric.fresh() for name, metric in self._content.tallied}
         self._step: Any = None
         self._calls: dict[Any, Any] = {}
         self._updater: _Updater = (
@@ -91,8 +92,8 @@ class LearningReplica(GraphReplica):
         self._some = batch
         if self._step is None:
             training = self._training
-            self._step_feeds = self._fed([*self._trained(), *training.beside])
-            fetches = [self._tensor(name) for name in self._trained()]
+            self._step_feeds = self._fed([*self._trained(), *self._watched(), *training.beside])
+            fetches = [self._tensor(name) for name in (*self._trained(), *self._watched())]
             fetches += [self._fetch(name) for name in training.beside]
             self._step = self._callable(
                 fetches, self._step_feeds, is_training=True, beside=[self._tensor(training.share)]
@@ -100,7 +101,34 @@ class LearningReplica(GraphReplica):
         loss, *rest = self._step(*self._arrays(batch, self._step_feeds), np.float64(share))
         self._gradients = rest[: len(self._buffers)]
         self._loss = float(loss)
+        self._feed_figures(self._tallied, rest[len(self._buffers) :], rows_of(batch))
         return self._loss
+
+    # --- an epoch's figures ---
+
+    def tally(self) -> list[Array]:
+        """What the figures have seen since the epoch began: it adds up over replicas."""
+        return [array for metric in self._tallied.values() for _, array in sorted(metric.state().items())]
+
+    def load_tally(self, tallies: Sequence[Sequence[Array]]) -> None:
+        """Go on from the sum of these."""
+        self._tallied = self._sum(tallies)
+
+    def figures(self, tallies: Sequence[Sequence[Array]]) -> dict[str, float]:
+        """What they come to, all replicas together; they start anew."""
+        found = {name: metric.compute() for name, metric in self._sum(tallies).items()}
+        self._tallied = {name: metric.fresh() for name, metric in self._tallied.items()}
+        return {name: float(value) for name, value in found.items() if np.ndim(value) == 0}
+
+    def _sum(self, tallies: Sequence[Sequence[Array]]) -> dict[str, Any]:
+        whole = {name: metric.fresh() for name, metric in self._tallied.items()}
+        for tally in tallies:
+            arrays = iter(tally)
+            for metric in whole.values():
+                part = metric.fresh()
+                part.load_state({key: next(arrays) for key in sorted(metric.state())})
+                metric.merge(part)
+        return whole
 
     def mass(self, batch: Batch) -> float | None:
         """A graph's loss is a mean over rows."""
@@ -237,6 +265,9 @@ class LearningReplica(GraphReplica):
             batch = batch or {name: np.zeros((1, *v.shape[1:]), v.dtype) for name, v in self._last[0].items()}
             rows = self._arrays(batch, feeds)
         run(*rows, *(parts[name] for name, _ in training.marks))
+
+    def _watched(self) -> list[str]:
+        return [name for measure in self._content.measures if measure.name in self._tallied for name in measure.tensors]
 
     def _trained(self) -> list[str]:
         return [self._training.loss, *(buffer.gradient for buffer in self._training.buffers)]

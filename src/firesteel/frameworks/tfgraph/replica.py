@@ -82,14 +82,9 @@ class GraphReplica:
             self._measure = self._callable([self._tensor(name) for name in names], self._measure_feeds)
         rows = rows_of(batch)
         values = list(self._measure(*self._arrays(batch, self._measure_feeds)))
-        for measure in content.measures:
-            found = [values.pop(0) for _ in measure.tensors]
-            metric = metrics.get(measure.name)
-            if isinstance(metric, TensorMean):
-                metric.add(found[0], rows)
-            elif metric is not None:
-                metric(*found)
-        return (float(values[0]) * rows, float(rows)) if values else None
+        loss = None if content.loss is None else float(values.pop())
+        self._feed_figures({measure.name: metrics.get(measure.name) for measure in content.measures}, values, rows)
+        return None if loss is None else (loss * rows, float(rows))
 
     def load(self, state: dict[str, bytes]) -> None:
         """Take over variables; see ``Replica``."""
@@ -103,6 +98,19 @@ class GraphReplica:
     def close(self) -> None:
         """Let go of the session."""
         self.session.close()
+
+    def _feed_figures(self, metrics: Mapping[str, Any], values: Sequence[Any], rows: int) -> None:
+        """Feed metrics with the tensors of their measures, in the order of these."""
+        waiting = iter(values)
+        for measure in self._content.measures:
+            if measure.name not in metrics:
+                continue
+            found = [next(waiting) for _ in measure.tensors]
+            metric = metrics[measure.name]
+            if isinstance(metric, TensorMean):
+                metric.add(found[0], rows)
+            elif metric is not None:
+                metric(found[0], found[1] + measure.shift if measure.shift else found[1])
 
     # --- the graph's ends ---
 

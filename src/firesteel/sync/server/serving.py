@@ -97,8 +97,8 @@ class ParameterServer:
         prepare = getattr(self._replica, "prepare", None)
         if prepare is not None and batch:
             prepare(batch)
-        if batch:
-            self._replica.backward(batch, 0.0)  # of no rows: the gradients are there, and zero
+        # Of no rows: then the gradients are there, and zero.
+        self._replica.backward(batch or {"x0": np.zeros(0, np.float32)}, 0.0)
         self._gradients = self._replica.gradients()
         bounds = None
         if self._part[1] > 1:

@@ -7,16 +7,15 @@ stop. Whatever all replicas must do alike is decided from numbers that all have:
 from __future__ import annotations
 
 import math
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
-import psutil
 
 from firesteel.cluster.child import Desk
+from firesteel.cluster.ports import interface_of
 from firesteel.core import registry
 from firesteel.core.errors import PlanError
 from firesteel.core.metrics import as_metrics
@@ -68,15 +67,7 @@ def join_group(desk: Desk) -> Group:
         return SoloGroup()
     from firesteel.sync.gloo import GlooGroup
 
-    return GlooGroup(desk.rank, desk.world, desk.board, _interface(desk.host), desk.generation)
-
-
-def _interface(address: str) -> str | None:
-    """The network interface with this address: the one by which the driver was reached."""
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(each.family == socket.AF_INET and each.address == address for each in addresses):
-            return str(name)
-    return None
+    return GlooGroup(desk.rank, desk.world, desk.board, interface_of(desk.host), desk.generation)
 
 
 class Training:

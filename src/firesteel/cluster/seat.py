@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from firesteel.cluster.failure import Failure
 from firesteel.cluster.preflight import package_versions
@@ -31,7 +31,7 @@ from firesteel.cluster.roles import Role
 from firesteel.cluster.tls import join
 from firesteel.cluster.wire import Buffer, Connection, Link, WireError, answer_challenge
 
-__all__ = ["Aborted", "Invitation", "Seat", "UpstreamFailed", "connect", "search_path"]
+__all__ = ["Aborted", "Invitation", "Place", "Seat", "UpstreamFailed", "connect", "search_path"]
 
 _log = logging.getLogger(__name__)
 
@@ -480,8 +480,32 @@ class Child:
                     self._seat.forward(event, [], self._generation)
 
 
-def connect(invitation: Invitation) -> Connection:
-    """A connection to the coordinator; both ends have proven that they know the job's secret."""
+class Place(Protocol):
+    """Where a process of this job listens, and what proves that it is one."""
+
+    @property
+    def host(self) -> str:
+        """Its address."""
+        ...
+
+    @property
+    def port(self) -> int:
+        """Its port."""
+        ...
+
+    @property
+    def secret(self) -> bytes:
+        """What both ends know."""
+        ...
+
+    @property
+    def certificate(self) -> str | None:
+        """Its certificate, where connections are encrypted."""
+        ...
+
+
+def connect(invitation: Place) -> Connection:
+    """A connection to the coordinator, or a server; both ends have proven that they know the job's secret."""
     connection = socket.create_connection((invitation.host, invitation.port), _CONNECT_TIMEOUT_SECONDS)
     try:
         stream = join(connection, invitation.certificate) if invitation.certificate else connection

@@ -9,9 +9,21 @@ from firesteel.core.errors import PlanError, UnknownName
 from firesteel.core.program import Program
 from firesteel.core.triggers import Trigger
 
-__all__ = ["SYNCS", "Clipping", "EarlyStopping", "Fit", "Launch", "Map", "Reduce", "Validation", "positive"]
+__all__ = [
+    "SERVER_SYNCS",
+    "SYNCS",
+    "Clipping",
+    "EarlyStopping",
+    "Fit",
+    "Launch",
+    "Map",
+    "Reduce",
+    "Validation",
+    "positive",
+]
 
-SYNCS = ("all-reduce", "averaging", "native", "sharded")
+SERVER_SYNCS = ("hogwild", "locked")
+SYNCS = ("all-reduce", "averaging", "native", "sharded", *SERVER_SYNCS)
 
 
 def positive(value: object, name: str, *, none: bool = False) -> int | None:
@@ -126,7 +138,11 @@ class Validation:
 
 @dataclass(frozen=True)
 class Fit:
-    """Train a program on ``world`` replicas. ``batch_size``: rows of a step over all; ``None``: the data's own."""
+    """Train a program on ``world`` replicas. ``batch_size``: rows of a step over all; ``None``: the data's own.
+
+    With an ``end_trigger`` neither ``epochs`` nor ``max_steps`` ends the training, but the trigger. It may end inside
+    an epoch, which then stays open: whoever goes on from there completes it.
+    """
 
     program: Program
     launch: Launch
@@ -134,15 +150,19 @@ class Fit:
     epochs: int
     sync: str = "sharded"
     averaging_steps: int = 1
+    staleness: int | None = None
+    """With a parameter server: how many steps a replica may be ahead of the slowest."""
     shuffle: bool = True
     seed: int = 0
     steps_per_epoch: int | None = None
     max_steps: int | None = None
+    end_trigger: Trigger | None = None
     validation: Validation | None = None
     checkpoint_trigger: Trigger | None = None
     early_stopping: EarlyStopping | None = None
     callbacks: tuple[Any, ...] = ()
     metrics: Any = None
+    device: str = "auto"
     auto_shard: bool = True
     position: Position = field(default_factory=lambda: Position())
 
@@ -153,7 +173,8 @@ class Fit:
     @property
     def watches_loss(self) -> bool:
         """Whether a trigger asks for the loss of every update, so that replicas have to agree on it each time."""
-        triggers = (self.checkpoint_trigger, None if self.validation is None else self.validation.trigger)
+        validation = None if self.validation is None else self.validation.trigger
+        triggers = (self.checkpoint_trigger, self.end_trigger, validation)
         return any(trigger is not None and trigger.needs_loss for trigger in triggers)
 
 
@@ -183,6 +204,8 @@ class Map:
     program: Program
     batch_size: int
     output_columns: tuple[str, ...] | None = None
+    finish: Any = None
+    """What is made of a batch's outputs (by name) before they become columns, as a value that can be called."""
 
 
 @dataclass(frozen=True)

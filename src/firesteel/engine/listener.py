@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from firesteel.cluster.coordinator import Coordinator
 from firesteel.cluster.failure import Budget
@@ -16,17 +17,37 @@ from firesteel.engine.files import write_bytes
 from firesteel.engine.history import History, Summaries
 from firesteel.engine.summary import EventWriter
 
-__all__ = ["Listener", "Outcome", "Outputs"]
+__all__ = ["Listener", "Outcome", "Outputs", "Recorder"]
+
+
+class Recorder(Protocol):
+    """Who writes scalars down: TensorBoard's files, or a summary of the user's. Used by one fit at a time."""
+
+    def add(self, step: int, wall_time: float, values: dict[str, float]) -> None:
+        """One point of each tag."""
+        ...
+
+    def flush(self) -> None:
+        """Make everything so far readable."""
+        ...
+
+    def close(self) -> None:
+        """The fit is over."""
+        ...
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where a fit leaves things: checkpoints, TensorBoard files, scalars in memory, the screen."""
+    """Where a fit leaves things: checkpoints, TensorBoard files, scalars in memory, the screen.
+
+    ``recorders`` write ``"train"`` and ``"validation"`` in the place of files in ``event_folder``.
+    """
 
     summaries: Summaries
     checkpoints: CheckpointFolder | None = None
     event_folder: str | None = None
     verbose: int = 1
+    recorders: Mapping[str, Recorder] = field(default_factory=dict)
 
 
 @dataclass
@@ -54,11 +75,12 @@ class Listener:
         self._warning = ""
         self._has_warned = False
         self._display = Display(plan.launch.world, plan.epochs, outputs.verbose)
-        self._writers: dict[str, EventWriter] = {}
+        self._writers: dict[str, Recorder] = {}
 
     def __enter__(self) -> Listener:
-        if self._outputs.event_folder is not None:
-            for name in ("train", "validation") if self._plan.validation else ("train",):
+        self._writers = dict(self._outputs.recorders)
+        for name in ("train", "validation") if self._plan.validation else ("train",):
+            if self._outputs.event_folder is not None and name not in self._writers:
                 self._writers[name] = EventWriter(f"{self._outputs.event_folder}/{name}")
         return self
 

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,12 @@ from firesteel.core import registry
 from firesteel.core.errors import PlanError
 from firesteel.core.metrics import as_metrics
 from firesteel.core.moments import install, passing
-from firesteel.core.plan import Position
-from firesteel.core.ports import Framework, Group, State
+from firesteel.core.plan import SERVER_SYNCS, Position
+from firesteel.core.ports import Framework, Group, State, Sync
 from firesteel.core.spec import rows_of
 from firesteel.core.triggers import Progress
 from firesteel.data.packed import pack, unpack
+from firesteel.engine.address import dial
 from firesteel.engine.callbacks import Callbacks, Runner
 from firesteel.engine.commits import Commits, join, split
 from firesteel.engine.feeds import Step, open_training, open_validation
@@ -33,6 +35,7 @@ from firesteel.engine.job import FitJob
 from firesteel.engine.ledger import Ledger
 from firesteel.engine.patience import Patience
 from firesteel.sync import make_sync
+from firesteel.sync.server import ServerSync
 
 __all__ = ["main"]
 
@@ -86,7 +89,6 @@ class Training:
         self.desk, self.plan = desk, job.plan
         self.replica, self.group, self.callbacks = replica, group, callbacks
         self.at: Position = job.plan.position
-        self.sync = make_sync(job.plan.sync, job.plan.averaging_steps)
         self.data = open_training(job, desk, assignment, framework, group)
         self.validation = open_validation(job, desk, assignment, framework, group)
         self.steps: Iterator[Step] | None = None  # of the pass that is under way; a pass may span several epochs
@@ -104,10 +106,17 @@ class Training:
         self.commits: Commits | None = None
         self.owned: tuple[list[bytes], list[int]] = ([], [])  # what each rank alone had, and its rows, at that commit
         self._restore(assignment.get("restore"), assignment.get("kept"))
+        self.sync = self._make_sync(job)
         if job.plan.launch.max_failures or job.plan.launch.max_preemptions:
             self.commits = Commits(desk, assignment.get("kept"), self.at.step)
         self.committed = (time.perf_counter(), self.at.step)
         self._show_runner(framework)
+
+    def _make_sync(self, job: FitJob) -> Sync:
+        if job.plan.sync not in SERVER_SYNCS:
+            return make_sync(job.plan.sync, job.plan.averaging_steps)
+        dials = [partial(dial, address) for address in job.servers]
+        return ServerSync(dials, self.data.sample, step=self.at.step)
 
     # --- the loop ---
 
@@ -120,7 +129,8 @@ class Training:
         while not self._is_over():
             self.epoch()
             self._commit_if_due()
-        self.patience.restore(self.replica)
+        if self.patience.restore(self.replica):
+            self.sync.adopt(self.replica)
         self.callbacks.call("after_run")
         self._pass("result")
         self._hand_over("result")
@@ -157,9 +167,9 @@ class Training:
         middle = time.perf_counter()
         self.desk.beat(is_waiting=True)
         self._pass("agree")
-        self.sync.commit(self.replica)
+        self.sync.commit(self.replica, has_rows=loss is not None)
         end = time.perf_counter()
-        self.replica.schedule("batch")
+        self.sync.schedule(self.replica, "batch")
         self.seconds["compute"] += middle - begin
         self.seconds["agree"] += end - middle
         self._count(step, loss, rate, end - begin)
@@ -170,6 +180,8 @@ class Training:
     def _is_over(self) -> bool:
         if self.is_stopped:
             return True
+        if self.plan.end_trigger is not None:
+            return self.plan.end_trigger.fires(self._progress(is_epoch_end=self.at.epoch_step == 0))
         if self.plan.max_steps is not None:
             return self.at.step >= self.plan.max_steps
         return self.at.epoch >= self.plan.epochs
@@ -227,11 +239,13 @@ class Training:
             "last_train_loss": self.last_loss,
             **self._tallied(),
         }
-        self.at = replace(done, epoch=done.epoch + 1, epoch_step=0, loss_sum=0.0, loss_rows=0)
-        self._validate_if_due(is_epoch_end=True)
+        is_open = not is_whole and self.plan.end_trigger is not None
+        if not is_open:
+            self.at = replace(done, epoch=done.epoch + 1, epoch_step=0, loss_sum=0.0, loss_rows=0)
+        self._validate_if_due(is_epoch_end=not is_open)
         record |= self.validated
         score = {} if self.last_score is None else {"score": self.last_score}
-        self.replica.schedule("epoch", record | score)
+        self.sync.schedule(self.replica, "epoch", record | score)
         self.runner.stats = record
         self.callbacks.call("after_train_epoch")
         self.runner.epochs = self.at.epoch
@@ -304,7 +318,9 @@ class Training:
     # --- what is seen and kept on the way ---
 
     def _progress(self, *, is_epoch_end: bool) -> Progress:
-        return Progress(self.at.epoch, self.at.step, is_epoch_end, self.last_loss, self.last_score)
+        has_moved = self.at.step > self.plan.position.step
+        loss = self.last_loss if has_moved else None
+        return Progress(self.at.epoch, self.at.step, is_epoch_end and has_moved, loss, self.last_score)
 
     def _validate_if_due(self, *, is_epoch_end: bool) -> None:
         plan = self.plan.validation

@@ -46,6 +46,7 @@ def as_dataset(
     is_loader: Callable[[object], bool],
     kinds: str,
     counts_inputs: bool = True,
+    takes_strings: bool = False,
 ) -> Source:
     """``data`` as one of the four forms. Runs no job, but for the first shard of an XShards or row of an RDD.
 
@@ -56,8 +57,9 @@ def as_dataset(
         is_loader: see there.
         kinds: what this door takes, for the message when ``data`` is none of it.
         counts_inputs: see there.
+        takes_strings: see there.
     """
-    asked = Asked(columns, inputs, is_loader, counts_inputs)
+    asked = Asked(columns, inputs, is_loader, counts_inputs, takes_strings)
     for kind in _KINDS:
         source: Source | None = kind.take(data, asked)
         if source is not None:

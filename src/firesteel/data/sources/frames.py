@@ -23,7 +23,10 @@ def take(data: Any, asked: Asked) -> Frame | None:
     columns = asked.columns
     features, labels = columns.require()
     keys = partial(_map_keys, data)
-    return Frame(data, make_reading(data.schema, features, labels, columns.weight, asked.inputs(), keys))
+    reading = make_reading(
+        data.schema, features, labels, columns.weight, asked.inputs(), keys, takes_strings=asked.takes_strings
+    )
+    return Frame(data, reading)
 
 
 def is_frame(data: object) -> bool:

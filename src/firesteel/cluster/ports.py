@@ -1,4 +1,4 @@
-"""Ports that are set aside for a program before it runs, and lists of ports as settings spell them."""
+"""Ports that are set aside for a program before it runs, lists of ports as settings spell them, and interfaces."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import re
 import socket
 from collections.abc import Sequence
 
+import psutil
+
 from firesteel.core.errors import ClusterError, PlanError
 
-__all__ = ["listed_ports", "reserve"]
+__all__ = ["interface_of", "listed_ports", "reserve"]
 
 _RANGE = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?")
 _LAST_PORT = 65535
@@ -44,3 +46,15 @@ def reserve(ports: Sequence[int] = (0,), name: str = "") -> socket.socket:
         f"port {ports[0]}{f'-{ports[-1]}' if len(ports) > 1 else ''}{where} cannot be used: {refused.strerror}. "
         f"Nodes on one host need a port each: a range such as 9997-9999, or leave it unset"
     )
+
+
+def interface_of(host: str) -> str | None:
+    """The network interface of this machine that has this address, or this name's."""
+    try:
+        address = socket.gethostbyname(host)
+    except OSError:
+        return None
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.family == socket.AF_INET and each.address == address for each in addresses):
+            return str(name)
+    return None

@@ -89,6 +89,7 @@ class Queue:
         self._is_ended = False
         self._is_over = False
         self._is_expected = False
+        self._takers = 0
         self._last: tuple[_Lane | None, int] = (None, 0)
 
     def take(self, count: int, *, by_partition: bool) -> list[Run]:
@@ -105,7 +106,7 @@ class Queue:
                     if bound is None and self._is_at_end():
                         self.is_met = True
                         break
-                    self._change.wait()
+                    self._wait()
                     continue
                 if by_partition or lane.wants_results:
                     bound = lane
@@ -138,12 +139,10 @@ class Queue:
         self.stop()
         self.is_met = True
 
-    def wait_idle(self, seconds: float) -> bool:
-        """Whether nothing is here and nothing is on its way, for now; waits a moment for something to come."""
+    def is_starved(self) -> bool:
+        """Whether the program waits for items of which none are on their way, for now."""
         with self._change:
-            if self._is_idle():
-                self._change.wait(seconds)
-            return self._is_idle()
+            return self._takers > 0 and self._is_idle()
 
     # --- called by the inbox ---
 
@@ -194,6 +193,13 @@ class Queue:
             self._lanes.remove(lane)
 
     # --- with the lock ---
+
+    def _wait(self) -> None:
+        self._takers += 1
+        try:
+            self._change.wait()
+        finally:
+            self._takers -= 1
 
     def _filled(self, bound: _Lane | None) -> _Lane | None:
         lanes = self._lanes if bound is None else [bound]
@@ -254,6 +260,10 @@ class Inbox:
         if name not in self._queues:
             raise UnknownName("queue", name, self._queues)
         return self._queues[name]
+
+    def is_starved(self) -> bool:
+        """Whether the program waits for items, and nothing is here or on its way."""
+        return any(queue.is_starved() for queue in self._queues.values())
 
     def hear(self, message: dict[str, Any]) -> None:
         """What the driver says."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -16,9 +15,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import psutil
 
 from firesteel.cluster.child import Desk
+from firesteel.cluster.ports import interface_of
 from firesteel.core import registry
 from firesteel.core.errors import PlanError
 from firesteel.core.metrics import as_metrics
@@ -78,20 +77,12 @@ def join_group(desk: Desk) -> Group:
         return TensorFlowGroup(desk.rank, desk.world, desk.board, desk.host, desk.generation)
     from firesteel.sync.gloo import GlooGroup
 
-    return GlooGroup(desk.rank, desk.world, desk.board, _interface(desk.host), desk.generation)
+    return GlooGroup(desk.rank, desk.world, desk.board, interface_of(desk.host), desk.generation)
 
 
 def has_gloo() -> bool:
     """Whether torch is installed, which brings gloo."""
     return importlib.util.find_spec("torch") is not None
-
-
-def _interface(address: str) -> str | None:
-    """The network interface with this address: the one by which the driver was reached."""
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(each.family == socket.AF_INET and each.address == address for each in addresses):
-            return str(name)
-    return None
 
 
 class Training:

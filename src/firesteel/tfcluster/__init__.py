@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from firesteel.frontends.tfcluster.cluster import InputMode, TFCluster
+    from firesteel.frontends.tfcluster.distribute import distribute
 
 _HOMES = {
     "InputMode": "firesteel.frontends.tfcluster.cluster",
     "TFCluster": "firesteel.frontends.tfcluster.cluster",
+    "distribute": "firesteel.frontends.tfcluster.distribute",
 }
 _MODULES = ("TFNode", "TFParallel")
 
-__all__ = ["InputMode", "TFCluster", "TFNode", "TFParallel"]
+__all__ = ["InputMode", "TFCluster", "TFNode", "TFParallel", "distribute"]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
-from pyspark.ml.linalg import Vectors
 from pyspark.sql import DataFrame, SparkSession
 
-from firesteel.core.errors import PlanError, SchemaError, UnknownName
-from firesteel.pipeline import HogwildSparkModel, SparkAsyncDL, build_graph
+from firesteel.pipeline import SparkAsyncDL, build_graph
 
 tf: Any = __import__("tensorflow").compat.v1
 

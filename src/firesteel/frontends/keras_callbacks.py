@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from firesteel.cluster.travel import pack, unpack
 from firesteel.core.errors import PlanError, UnsupportedError
 from firesteel.engine.callbacks import Callback, Runner
 
@@ -42,12 +43,18 @@ class KerasCallbacks(Callback):
 
     def __init__(self, callbacks: list[Any]) -> None:
         self._callbacks = callbacks
+        self._packed: bytes | None = None
+        self._is_by_batch = any(_has_batch_hooks(each) for each in callbacks)
         self._list: Any = None
         self._added: dict[str, float] = {}
         self._folder: Any = None
         self._moved: list[tuple[Path, Path]] = []
         self._seen: dict[Path, tuple[int, int]] = {}
         self._step = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Opened by replica 0 once it runs, not where it arrives: that would import Keras before its backend is chosen.
+        return {**self.__dict__, "_callbacks": [], "_packed": pack(self._callbacks, "callbacks")}
 
     def before_run(self, runner: Runner) -> None:
         """``on_train_begin``."""
@@ -98,6 +105,8 @@ class KerasCallbacks(Callback):
     def _begin(self, runner: Runner) -> None:
         import keras
 
+        if self._packed is not None:
+            self._callbacks, self._packed = unpack(self._packed), None
         self._redirect()
         runner.model.stop_training = False
         # What a callback adds to an epoch's figures (the learning rate) is part of the record, as in Keras.
@@ -108,7 +117,7 @@ class KerasCallbacks(Callback):
         self._list.on_train_begin()
 
     def _in_step(self, runner: Runner, act: Callable[[], None]) -> None:
-        if any(_has_batch_hooks(each) for each in self._callbacks):
+        if self._is_by_batch:
             runner.follow(act)
             self._stop(runner)
 

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     )
     from firesteel.data.shards import XShards
     from firesteel.frontends.estimator import Estimator
+    from firesteel.frontends.tfpark.dataset import TFDataset
+    from firesteel.frontends.tfpark.optimizer import TFOptimizer
+    from firesteel.frontends.tfpark.predictor import TFPredictor
 
 __version__ = "0.1.0"
 
@@ -45,6 +48,9 @@ __all__ = [
     "ReplicaFailed",
     "SchemaError",
     "SyncError",
+    "TFDataset",
+    "TFOptimizer",
+    "TFPredictor",
     "UnknownName",
     "UnsupportedError",
     "XShards",
@@ -57,6 +63,9 @@ __all__ = [
 
 _HOMES = {
     "Estimator": "firesteel.frontends.estimator",
+    "TFDataset": "firesteel.frontends.tfpark.dataset",
+    "TFOptimizer": "firesteel.frontends.tfpark.optimizer",
+    "TFPredictor": "firesteel.frontends.tfpark.predictor",
     "XShards": "firesteel.data.shards",
     "init_context": "firesteel.cluster.context",
     "init_nncontext": "firesteel.cluster.context",

@@ -26,7 +26,7 @@ from firesteel.engine.fit import fit
 from firesteel.engine.fold import Fold
 from firesteel.engine.history import History, Summaries
 from firesteel.engine.job import Stream
-from firesteel.engine.listener import Outputs
+from firesteel.engine.listener import Outputs, Recorder
 from firesteel.engine.outputs import add_columns, contained
 from firesteel.engine.score import score_frame
 from firesteel.engine.scorer import make_scorer
@@ -63,6 +63,8 @@ class TrainingEstimator(Estimator):
         self._summaries = Summaries()
         self._event_folder: str | None = None
         self._has_fitted = False
+        self.recorders: dict[str, Recorder] = {}
+        """Who writes ``"train"`` and ``"validation"`` scalars down, in the place of TensorBoard files."""
 
     # --- what a door says ---
 
@@ -238,7 +240,7 @@ class TrainingEstimator(Estimator):
         if resume and (position.step >= plan.max_steps if plan.max_steps else position.epoch >= plan.epochs):
             return self._history(History())
         folder = None if self._model_dir is None else checkpoint.CheckpointFolder(self._model_dir, keep)
-        outputs = Outputs(self._summaries, folder, self._events(), verbose)
+        outputs = Outputs(self._summaries, folder, self._events(), verbose, self.recorders)
         stream = partial(_stream, config={**self._config, **(data_config or {})}, auto_shard=auto_shard)
         history = self.carry_out(spark, plan, source, held_out, outputs, stream)
         if self._position.pass_step and not steps_per_epoch:  # ended inside an epoch; the next fit begins a new one
@@ -354,6 +356,49 @@ class TrainingEstimator(Estimator):
         if not is_pandas(data):
             return contained(outputs)
         return add_columns(data if limit is None else data[: limit * rows], outputs, names)
+
+    # --- for doors that make plans in other words ---
+
+    @property
+    def position(self) -> Position:
+        """Where the training stands."""
+        return self._position
+
+    @property
+    def seed(self) -> int:
+        """Of shuffling and dropout."""
+        return self._seed
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What creators get a copy of."""
+        return self._config
+
+    @property
+    def summaries(self) -> Summaries:
+        """The scalars of all trainings until now."""
+        return self._summaries
+
+    @property
+    def event_folder(self) -> str | None:
+        """Where TensorBoard files go, if ``set_tensorboard`` said so."""
+        return self._event_folder
+
+    def program(self, *, is_trained: bool = True) -> Program:
+        """The program as it is now, its state included."""
+        return self._program(is_trained=is_trained)
+
+    def measures(self) -> Any:
+        """The metrics of a validation."""
+        return self._measures(None)
+
+    def replicas(self, spark: SparkSession) -> int:
+        """How many replicas train on this Spark."""
+        return self._world(spark)
+
+    def source_of(self, data: Any, columns: Columns) -> Source:
+        """Data as the engine takes it."""
+        return self._source(data, columns, counts_inputs=True)
 
     # --- settings ---
 

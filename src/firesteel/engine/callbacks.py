@@ -87,13 +87,6 @@ class Runner:
             state = {"model": state["model"]}
         return self._pack(state, {"epoch": self.epochs, "step": self.global_step})
 
-    def weights(self) -> dict[str, Any]:
-        """The model's arrays by name. A collective: all replicas must call it."""
-        from safetensors.numpy import load
-
-        assert self._state is not None
-        return dict(load(self._state()["model"]))
-
     def follow(self, act: Callable[[], None]) -> None:
         """Let ``act`` change the model on replica 0, and all others do the same. A collective."""
         assert self._mark is not None

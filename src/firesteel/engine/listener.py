@@ -27,10 +27,6 @@ class Recorder(Protocol):
         """One point of each tag."""
         ...
 
-    def end_epoch(self) -> None:
-        """The last point was an epoch's last."""
-        ...
-
     def flush(self) -> None:
         """Make everything so far readable."""
         ...
@@ -163,8 +159,6 @@ class Listener:
 
     def _on_epoch(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
         self._history.append(event["record"])
-        if "train" in self._writers:
-            self._writers["train"].end_epoch()
         self._display.epoch(event["record"])
 
     def _on_file(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:

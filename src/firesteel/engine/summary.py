@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from firesteel.core.errors import missing_extra
 
-__all__ = ["EventWriter", "event_file", "histogram_file"]
+__all__ = ["EventWriter", "event_file"]
 
 
 class EventWriter:
@@ -40,9 +37,6 @@ class EventWriter:
         points: list[Any] = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
         self._writer.add_event(Event(step=step, wall_time=wall_time, summary=Summary(value=points)))
 
-    def end_epoch(self) -> None:
-        """Every point is written, whichever it is."""
-
     def flush(self) -> None:
         """Make everything so far readable."""
         self._writer.flush()
@@ -61,30 +55,3 @@ def event_file(rows: Iterable[tuple[int, dict[str, float]]]) -> tuple[str, bytes
         (name,) = os.listdir(folder)
         with open(os.path.join(folder, name), "rb") as file:
             return name, file.read()
-
-
-def histogram_file(step: int, weights: Mapping[str, npt.NDArray[Any]]) -> tuple[str, bytes]:
-    """The same with a histogram of each of these arrays."""
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
-
-    points = []
-    for tag, values in weights.items():
-        flat = np.asarray(values, np.float64).reshape(-1)
-        counts, edges = np.histogram(flat, bins=30)
-        shape = HistogramProto(
-            min=flat.min(initial=np.inf),
-            max=flat.max(initial=-np.inf),
-            num=len(flat),
-            sum=flat.sum(),
-            sum_squares=(flat * flat).sum(),
-            bucket_limit=edges[1:].tolist(),
-            bucket=counts.tolist(),
-        )
-        points.append(Summary.Value(tag=tag, histo=shape))
-    with tempfile.TemporaryDirectory() as folder:
-        with EventWriter(folder) as writer:
-            writer._writer.add_event(Event(step=step, wall_time=time.time(), summary=Summary(value=points)))
-        (name,) = os.listdir(folder)
-        with open(os.path.join(folder, name), "rb") as file:
-            return f"{name}.{step}", file.read()

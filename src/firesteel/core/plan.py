@@ -120,11 +120,17 @@ class Validation:
     every_epochs: int = 1
     trigger: Trigger | None = None
     steps: int | None = None
+    rows_together: int = 1
+    """Neighbouring rows that a metric needs in one replica: the rows are divided between groups of so many."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Train a program on ``world`` replicas. ``batch_size``: rows of a step over all; ``None``: the data's own."""
+    """Train a program on ``world`` replicas. ``batch_size``: rows of a step over all; ``None``: the data's own.
+
+    ``end_trigger``, where given, stands for ``epochs`` and ``max_steps``: it is asked after every update and epoch, and
+    counts from the very beginning.
+    """
 
     program: Program
     launch: Launch
@@ -136,6 +142,7 @@ class Fit:
     seed: int = 0
     steps_per_epoch: int | None = None
     max_steps: int | None = None
+    end_trigger: Trigger | None = None
     validation: Validation | None = None
     checkpoint_trigger: Trigger | None = None
     early_stopping: EarlyStopping | None = None
@@ -151,7 +158,8 @@ class Fit:
     @property
     def watches_loss(self) -> bool:
         """Whether a trigger asks for the loss of every update, so that replicas have to agree on it each time."""
-        triggers = (self.checkpoint_trigger, None if self.validation is None else self.validation.trigger)
+        on_validation = None if self.validation is None else self.validation.trigger
+        triggers = (self.checkpoint_trigger, on_validation, self.end_trigger)
         return any(trigger is not None and trigger.needs_loss for trigger in triggers)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from firesteel.cluster.coordinator import Coordinator
 from firesteel.cluster.failure import Budget
 from firesteel.cluster.progress import Display
 from firesteel.core.plan import Fit, Position
+from firesteel.core.triggers import Progress, Trigger
 from firesteel.engine.checkpoint import Checkpoint, CheckpointFolder
 from firesteel.engine.files import write_bytes
 from firesteel.engine.history import History, Summaries
@@ -25,8 +27,17 @@ class Outputs:
 
     summaries: Summaries
     checkpoints: CheckpointFolder | None = None
-    event_folder: str | None = None
+    event_folder: str | Mapping[str, str] | None = None
+    """A folder for ``train`` and ``validation`` in it, or one for each."""
     verbose: int = 1
+    summary_triggers: Mapping[str, Trigger] = field(default_factory=dict)
+    """By tag: when a step's scalar is written to the event files; by default always."""
+
+    def folder(self, part: str) -> str | None:
+        """Where the event files of ``"train"`` or ``"validation"`` go."""
+        if self.event_folder is None or isinstance(self.event_folder, str):
+            return None if self.event_folder is None else f"{self.event_folder}/{part}"
+        return self.event_folder.get(part)
 
 
 @dataclass
@@ -57,9 +68,10 @@ class Listener:
         self._writers: dict[str, EventWriter] = {}
 
     def __enter__(self) -> Listener:
-        if self._outputs.event_folder is not None:
-            for name in ("train", "validation") if self._plan.validation else ("train",):
-                self._writers[name] = EventWriter(f"{self._outputs.event_folder}/{name}")
+        for name in ("train", "validation") if self._plan.validation else ("train",):
+            folder = self._outputs.folder(name)
+            if folder is not None:
+                self._writers[name] = EventWriter(folder)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -128,7 +140,16 @@ class Listener:
             for step, (loss, rate, count, seconds, at) in enumerate(zip(*columns, strict=True), event["first"])
         ]
         self._outputs.summaries.add_train(rows)
+        if self._outputs.summary_triggers:
+            ended = zip(rows, event["epochs"], event["ends"], strict=True)
+            rows = [(step, at, self._wanted(step, values, *about)) for (step, at, values), *about in ended]
         self._write("train", rows)
+
+    def _wanted(self, step: int, values: dict[str, float], epochs: int, is_epoch_end: bool) -> dict[str, float]:
+        """The scalars of a step that are to be written."""
+        progress = Progress(epochs, step, is_epoch_end, values["Loss"])
+        triggers = self._outputs.summary_triggers
+        return {tag: value for tag, value in values.items() if tag not in triggers or triggers[tag].fires(progress)}
 
     def _on_validation(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
         row = (event["step"], event["time"], event["values"])
@@ -155,7 +176,7 @@ class Listener:
     def _write(self, name: str, rows: list[tuple[int, float, dict[str, float]]]) -> None:
         if name in self._writers:
             for row in rows:
-                if row[0] > self._written.get(name, -1):  # else it is done again, after a loss
+                if row[2] and row[0] > self._written.get(name, -1):  # else it is done again, after a loss
                     self._writers[name].add(*row)
                     self._written[name] = row[0]
             self._writers[name].flush()

@@ -102,10 +102,11 @@ class Training:
         self.ledger = Ledger()
         self.patience = Patience(job.plan.early_stopping, self.at)
         self.rows_since_settled = 0
-        self.last_loss = 0.0
+        self.last_loss: float | None = None  # before the first agreement
         self.last_score: float | None = None
         self.validated: dict[str, Any] = {}  # the epoch's last validation
         self.is_stopped = False
+        self.is_ended = False  # by the plan's end trigger
         self.has_warned = False
         self.seconds = {"data": 0.0, "compute": 0.0, "agree": 0.0, "commit": 0.0}
         self.told = 0.0
@@ -126,6 +127,7 @@ class Training:
         self.sync.join(self.replica, self.group)
         self._restore_own()
         self.callbacks.call("before_run")
+        self._ask_for_the_end(is_epoch_end=False)
         while not self._is_over():
             self.epoch()
             self._commit_if_due()
@@ -161,8 +163,8 @@ class Training:
         self.replica.seed(self.plan.seed, self.at.step, self.desk.rank)
         rate = self.replica.learning_rate
         begin = time.perf_counter()
-        step = self._weighed(step)
-        loss = self.replica.backward(step.batch, step.share)
+        step, share = self._weighed(step)
+        loss = self.replica.backward(step.batch, share)
         middle = time.perf_counter()
         self.desk.beat(is_waiting=True)
         self._pass("agree")
@@ -174,11 +176,14 @@ class Training:
         self._count(step, loss, rate, end - begin)
         self.callbacks.after_update()
         self.is_stopped = self._agreed(self.runner.stop)
+        self._ask_for_the_end(is_epoch_end=False)
         self._pass("update")
 
     def _is_over(self) -> bool:
         if self.is_stopped:
             return True
+        if self.plan.end_trigger is not None:
+            return self.is_ended
         if self.plan.max_steps is not None:
             return self.at.step >= self.plan.max_steps
         return self.at.epoch >= self.plan.epochs
@@ -210,7 +215,8 @@ class Training:
         self.rows_since_settled += mine
         self.epoch_rows += step.rows
         self.runner.global_step = self.at.step
-        self.ledger.add((loss or 0.0) * step.share * step.rows, mine, rate, seconds)
+        is_end = step.is_last or self.at.epoch_step == self.plan.steps_per_epoch
+        self.ledger.add((loss or 0.0) * step.share * step.rows, mine, rate, seconds, at.epoch + is_end, is_end)
         if self.plan.watches_loss:
             self._agree_losses()
         if loss is not None and not math.isfinite(loss) and not self.has_warned:
@@ -251,17 +257,30 @@ class Training:
         if is_whole:
             self._keep_if_due(is_epoch_end=True)
         self.is_stopped = self.is_stopped or self._agreed(self.runner.stop) or not is_patient
+        self._ask_for_the_end(is_epoch_end=is_whole)
+
+    def _ask_for_the_end(self, *, is_epoch_end: bool) -> None:
+        trigger = self.plan.end_trigger
+        if trigger is not None and not self.is_ended:
+            self.is_ended = trigger.fires(self._progress(is_epoch_end=is_epoch_end))
 
     # --- what replicas agree on ---
 
-    def _weighed(self, step: Step) -> Step:
-        """The step with this replica's share of it by mass, where the loss does not divide by rows."""
+    def _weighed(self, step: Step) -> tuple[Step, Any]:
+        """The step with this replica's share of it by mass, where the loss does not divide by rows; and all its shares.
+
+        A loss may have parts that divide by several things: then there are as many masses, that by which the whole
+        counts at last.
+        """
         mass = self.replica.mass(step.batch)
         if mass is None:
-            return step
-        total = np.array([mass])
-        self.group.all_reduce(total)
-        return step._replace(share=mass / total[0] if total[0] else 0.0)
+            return step, step.share
+        masses = np.array(mass, dtype=np.float64, ndmin=1)
+        totals = masses.copy()
+        self.group.all_reduce(totals)
+        shares = np.divide(masses, totals, out=np.zeros_like(masses), where=totals != 0)
+        share = float(shares[-1])
+        return step._replace(share=share), shares if np.ndim(mass) else share
 
     def _agreed(self, flag: bool) -> bool:
         """Whether any replica says so. Without callbacks nobody can, and nothing is exchanged."""
@@ -421,7 +440,7 @@ class Training:
         note, parts = split(whole.data)
         self.replica.load({name[6:]: part for name, part in parts.items() if name.startswith("state ")})
         self.at = Position(**note["position"])
-        self.last_loss, self.last_score = note.get("last_loss", 0.0), note.get("last_score")
+        self.last_loss, self.last_score = note.get("last_loss"), note.get("last_score")
         self.validated = note.get("validated", {})
         self.patience = Patience(self.plan.early_stopping, self.at)
         if note.get("best"):

@@ -7,6 +7,7 @@ objects; the rest is here.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from firesteel.core.errors import PlanError, UnknownName, UnsupportedError
 from firesteel.core.plan import Clipping, EarlyStopping, Fit, Launch, Map, Position, Reduce, Validation, positive
 from firesteel.core.program import Program
-from firesteel.core.triggers import as_trigger
+from firesteel.core.triggers import Trigger, as_trigger
+from firesteel.core.validation import rows_together
 from firesteel.data.shards import XShards
 from firesteel.data.sources import Columns, Frame, Local, Source, Streamed, as_dataset, is_pandas, is_rdd
 from firesteel.engine import checkpoint, local
@@ -45,6 +47,8 @@ class TrainingEstimator(Estimator):
 
     _kinds: str
     """What this door takes as data, for messages."""
+    _vectors = True
+    """Whether an output of one axis is an ML vector in a DataFrame; else it is an array."""
 
     def __init__(
         self, *, framework: Any, config: dict[str, Any], workers_per_node: Any, model_dir: str | None, seed: int
@@ -60,7 +64,9 @@ class TrainingEstimator(Estimator):
         self._position = Position()
         self._clipping: Clipping | None = None
         self._summaries = Summaries()
-        self._event_folder: str | None = None
+        self._event_folder: str | Mapping[str, str] | None = None
+        self._summary_triggers: Mapping[str, Trigger] = {}
+        self._end_trigger: Trigger | None = None
         self._has_fitted = False
 
     # --- what a door says ---
@@ -102,6 +108,10 @@ class TrainingEstimator(Estimator):
     def _history(self, history: History) -> History:
         """A fit's records in this door's words."""
         return history
+
+    def _columns(self, features: Any, labels: Any, weight: str | None, verb: str) -> Columns:
+        """What was said about columns; a door may have names of its own where nothing was."""
+        return Columns.of(features, labels, weight, verb)
 
     def _check_can_measure(self, metrics: Any, main: Any) -> None:
         """Raise ``PlanError`` where there is nothing to evaluate."""
@@ -190,7 +200,7 @@ class TrainingEstimator(Estimator):
             raise PlanError("checkpoint_trigger needs a model_dir: pass one when the estimator is made")
         if resume and self._model_dir is None:
             raise PlanError("resume needs a model_dir: pass one when the estimator is made")
-        columns = Columns.of(feature_cols, label_cols, sample_weight_col, "training")
+        columns = self._columns(feature_cols, label_cols, sample_weight_col, "training")
         is_counted = find_main(listed) is None
         source = self._source(data, columns, counts_inputs=is_counted)
         own_batches = isinstance(source, Streamed) and not source.is_creator
@@ -219,6 +229,7 @@ class TrainingEstimator(Estimator):
             seed=self._seed,
             steps_per_epoch=positive(steps_per_epoch, "steps_per_epoch", none=True),
             max_steps=_total_steps(max_steps, 0 if resume else position.step),
+            end_trigger=self._end_trigger,
             validation=validation,
             checkpoint_trigger=None if checkpoint_trigger is None else as_trigger(checkpoint_trigger),
             early_stopping=stopping,
@@ -229,7 +240,7 @@ class TrainingEstimator(Estimator):
         if resume and (position.step >= plan.max_steps if plan.max_steps else position.epoch >= plan.epochs):
             return self._history(History())
         folder = None if self._model_dir is None else checkpoint.CheckpointFolder(self._model_dir, keep)
-        outputs = Outputs(self._summaries, folder, self._events(), verbose)
+        outputs = Outputs(self._summaries, folder, self._events(), verbose, self._summary_triggers)
         self._has_fitted = True
         stream = partial(_stream, config={**self._config, **(data_config or {})}, auto_shard=auto_shard)
         outcome = fit(spark, plan, source, held_out, outputs, stream=stream, config=self._config)
@@ -260,12 +271,27 @@ class TrainingEstimator(Estimator):
         Returns:
             The loss and each metric by its name.
         """
+        columns = self._columns(feature_cols, label_cols, sample_weight_col, "training")
         metrics = self._measures(validation_metrics)
+        return self._found(
+            self._fold(data, batch_size, columns, metrics, num_steps, callbacks, data_config, auto_shard)
+        )
+
+    def _fold(
+        self,
+        data: Any,
+        batch_size: Any,
+        columns: Columns,
+        metrics: Any,
+        num_steps: Any = None,
+        callbacks: Any = None,
+        data_config: dict[str, Any] | None = None,
+        auto_shard: bool = True,
+    ) -> Fold:
         listed, _ = self._split_callbacks(callbacks, None)
         main = find_main(listed)
         self._check_can_measure(metrics, main)
         steps = positive(num_steps, "num_steps", none=True)
-        columns = Columns.of(feature_cols, label_cols, sample_weight_col, "training")
         source = self._source(data, columns, counts_inputs=main is None)
         size = _checked_size(source, batch_size)
         spark = _session(data)
@@ -277,8 +303,7 @@ class TrainingEstimator(Estimator):
         if isinstance(source, Streamed):
             config = {**self._config, **(data_config or {})}
             stream = _stream(source, size or _DEFAULT_ROWS, config=config, auto_shard=auto_shard)
-        fold = evaluate(spark, plan, scorer, source, stream, world=self._world(spark))
-        return self._found(fold)
+        return evaluate(spark, plan, scorer, source, stream, world=self._world(spark))
 
     def predict(
         self,
@@ -302,7 +327,7 @@ class TrainingEstimator(Estimator):
         """
         limit = positive(steps, "steps", none=True)
         names = Columns.of(output_cols, None, None, "prediction").features
-        columns = Columns.of(feature_cols, None, None, "prediction")
+        columns = self._columns(feature_cols, None, None, "prediction")
         listed, _ = self._split_callbacks(callbacks, None)
         is_counted = find_main(listed) is None
         # An XShards is scored shard by shard, as it is; an RDD's rows in blocks.
@@ -321,7 +346,7 @@ class TrainingEstimator(Estimator):
             return score(data, scorer, columns, inputs, names)
         if isinstance(source, Frame):
             df = source.df if limit is None else source.df.limit(limit * rows)
-            return score_frame(df, source.reading, scorer, names, output_schema)
+            return score_frame(df, source.reading, scorer, names, output_schema, vectors=self._vectors)
         if isinstance(source, Streamed):
             config = {**self._config, **(data_config or {})}
             stream = _stream(source, rows, config=config, auto_shard=True)
@@ -429,6 +454,7 @@ class TrainingEstimator(Estimator):
             every_epochs=positive(every, "validation_freq") or 1,
             trigger=None if trigger is None else as_trigger(trigger),
             steps=positive(steps, "validation_steps", none=True),
+            rows_together=rows_together(self._measures(None)),
         )
 
     def _world(self, spark: SparkSession) -> int:
@@ -436,7 +462,7 @@ class TrainingEstimator(Estimator):
 
         return nodes(spark) * self._workers_per_node
 
-    def _events(self) -> str | None:
+    def _events(self) -> str | Mapping[str, str] | None:
         if self._event_folder is None and self._model_dir is not None:
             return f"{self._model_dir}/summary"
         return self._event_folder

@@ -54,6 +54,7 @@ from firesteel.bigdl.optim.optimizer import (
     MinLoss,
     Optimizer,
     OptimMethod,
+    Plateau,
     Poly,
     SequentialSchedule,
     SeveralIteration,
@@ -297,6 +298,9 @@ def test_wrong_words(spark: SparkSession, jobs: Any) -> None:
         Estimator.from_bigdl(model=linear(), loss=MSECriterion()).fit(df, batch_size=0)
     with pytest.raises(SchemaError, match="there is no feature column 'x'"):
         Estimator.from_bigdl(model=linear(), loss=MSECriterion()).fit(df, feature_cols="x")
+    plateau = SGD(leaningrate_schedule=Plateau("score"))
+    with pytest.raises(PlanError, match="validation_data"):
+        Estimator.from_bigdl(model=linear(), loss=MSECriterion(), optimizer=plateau).fit(df)
     with pytest.raises(UnknownName, match="'c'"):
         Estimator.from_bigdl(model=Sequential().add(linear().set_name("a")), optimizer={"c": SGD()})
     assert jobs() == count
@@ -504,6 +508,8 @@ def test_optimizers_wrong_words(sc: SparkContext, tmp_path: Path) -> None:
         JTensor.sparse(np.zeros(1), np.zeros(1), np.zeros(1))
     array = np.arange(6.0).reshape(2, 3)
     np.testing.assert_array_equal(JTensor.from_ndarray(array).to_ndarray(), array)  # type: ignore[union-attr]
-    assert Sample.from_ndarray(array, 3).label == 3
+    sample = Sample.from_ndarray([array, np.array([2**40])], 3)
+    assert sample.label.to_ndarray() == 3
+    assert np.asarray(sample.features[1]).tolist() == [2**40]
     assert Dropout().predict_local(array).tolist() == array.tolist()
     assert MultiCriterion().add(MSECriterion()).forward(array, array) == 0

@@ -128,8 +128,8 @@ class Validation:
 class Fit:
     """Train a program on ``world`` replicas. ``batch_size``: rows of a step over all; ``None``: the data's own.
 
-    ``end_trigger``, where given, stands for ``epochs`` and ``max_steps``: it is asked after every update and epoch, and
-    counts from the very beginning.
+    With an ``end_trigger`` neither ``epochs`` nor ``max_steps`` ends the training, but the trigger. It may end inside
+    an epoch, which then stays open: whoever goes on from there completes it.
     """
 
     program: Program
@@ -158,8 +158,8 @@ class Fit:
     @property
     def watches_loss(self) -> bool:
         """Whether a trigger asks for the loss of every update, so that replicas have to agree on it each time."""
-        on_validation = None if self.validation is None else self.validation.trigger
-        triggers = (self.checkpoint_trigger, on_validation, self.end_trigger)
+        validation = None if self.validation is None else self.validation.trigger
+        triggers = (self.checkpoint_trigger, self.end_trigger, validation)
         return any(trigger is not None and trigger.needs_loss for trigger in triggers)
 
 

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from firesteel.cluster.coordinator import Coordinator
 from firesteel.cluster.failure import Budget
@@ -18,26 +18,40 @@ from firesteel.engine.files import write_bytes
 from firesteel.engine.history import History, Summaries
 from firesteel.engine.summary import EventWriter
 
-__all__ = ["Listener", "Outcome", "Outputs"]
+__all__ = ["Listener", "Outcome", "Outputs", "Recorder"]
+
+
+class Recorder(Protocol):
+    """Who writes scalars down: TensorBoard's files, or a summary of the user's. Used by one fit at a time.
+
+    A recorder of steps may have ``triggers`` by tag: it is given only what they let through.
+    """
+
+    def add(self, step: int, wall_time: float, values: dict[str, float]) -> None:
+        """One point of each tag."""
+        ...
+
+    def flush(self) -> None:
+        """Make everything so far readable."""
+        ...
+
+    def close(self) -> None:
+        """The fit is over."""
+        ...
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where a fit leaves things: checkpoints, TensorBoard files, scalars in memory, the screen."""
+    """Where a fit leaves things: checkpoints, TensorBoard files, scalars in memory, the screen.
+
+    ``recorders`` write ``"train"`` and ``"validation"`` in the place of files in ``event_folder``.
+    """
 
     summaries: Summaries
     checkpoints: CheckpointFolder | None = None
-    event_folder: str | Mapping[str, str] | None = None
-    """A folder for ``train`` and ``validation`` in it, or one for each."""
+    event_folder: str | None = None
     verbose: int = 1
-    summary_triggers: Mapping[str, Trigger] = field(default_factory=dict)
-    """By tag: when a step's scalar is written to the event files; by default always."""
-
-    def folder(self, part: str) -> str | None:
-        """Where the event files of ``"train"`` or ``"validation"`` go."""
-        if self.event_folder is None or isinstance(self.event_folder, str):
-            return None if self.event_folder is None else f"{self.event_folder}/{part}"
-        return self.event_folder.get(part)
+    recorders: Mapping[str, Recorder] = field(default_factory=dict)
 
 
 @dataclass
@@ -65,13 +79,13 @@ class Listener:
         self._warning = ""
         self._has_warned = False
         self._display = Display(plan.launch.world, plan.epochs, outputs.verbose)
-        self._writers: dict[str, EventWriter] = {}
+        self._writers: dict[str, Recorder] = {}
 
     def __enter__(self) -> Listener:
+        self._writers = dict(self._outputs.recorders)
         for name in ("train", "validation") if self._plan.validation else ("train",):
-            folder = self._outputs.folder(name)
-            if folder is not None:
-                self._writers[name] = EventWriter(folder)
+            if self._outputs.event_folder is not None and name not in self._writers:
+                self._writers[name] = EventWriter(f"{self._outputs.event_folder}/{name}")
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -140,16 +154,11 @@ class Listener:
             for step, (loss, rate, count, seconds, at) in enumerate(zip(*columns, strict=True), event["first"])
         ]
         self._outputs.summaries.add_train(rows)
-        if self._outputs.summary_triggers:
-            ended = zip(rows, event["epochs"], event["ends"], strict=True)
-            rows = [(step, at, self._wanted(step, values, *about)) for (step, at, values), *about in ended]
+        triggers = getattr(self._writers.get("train"), "triggers", None)
+        if triggers:
+            about = zip(rows, event["epochs"], event["ends"], strict=True)
+            rows = [(step, at, _let_through(triggers, step, values, *ends)) for (step, at, values), *ends in about]
         self._write("train", rows)
-
-    def _wanted(self, step: int, values: dict[str, float], epochs: int, is_epoch_end: bool) -> dict[str, float]:
-        """The scalars of a step that are to be written."""
-        progress = Progress(epochs, step, is_epoch_end, values["Loss"])
-        triggers = self._outputs.summary_triggers
-        return {tag: value for tag, value in values.items() if tag not in triggers or triggers[tag].fires(progress)}
 
     def _on_validation(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
         row = (event["step"], event["time"], event["values"])
@@ -180,3 +189,11 @@ class Listener:
                     self._writers[name].add(*row)
                     self._written[name] = row[0]
             self._writers[name].flush()
+
+
+def _let_through(
+    triggers: Mapping[str, Trigger], step: int, values: dict[str, float], epochs: int, is_epoch_end: bool
+) -> dict[str, float]:
+    """The scalars of a step whose triggers fire; those that have none always."""
+    progress = Progress(epochs, step, is_epoch_end, values["Loss"])
+    return {tag: value for tag, value in values.items() if tag not in triggers or triggers[tag].fires(progress)}

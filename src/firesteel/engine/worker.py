@@ -102,11 +102,10 @@ class Training:
         self.ledger = Ledger()
         self.patience = Patience(job.plan.early_stopping, self.at)
         self.rows_since_settled = 0
-        self.last_loss: float | None = None  # before the first agreement
+        self.last_loss = 0.0
         self.last_score: float | None = None
         self.validated: dict[str, Any] = {}  # the epoch's last validation
         self.is_stopped = False
-        self.is_ended = False  # by the plan's end trigger
         self.has_warned = False
         self.seconds = {"data": 0.0, "compute": 0.0, "agree": 0.0, "commit": 0.0}
         self.told = 0.0
@@ -127,7 +126,6 @@ class Training:
         self.sync.join(self.replica, self.group)
         self._restore_own()
         self.callbacks.call("before_run")
-        self._ask_for_the_end(is_epoch_end=False)
         while not self._is_over():
             self.epoch()
             self._commit_if_due()
@@ -176,14 +174,13 @@ class Training:
         self._count(step, loss, rate, end - begin)
         self.callbacks.after_update()
         self.is_stopped = self._agreed(self.runner.stop)
-        self._ask_for_the_end(is_epoch_end=False)
         self._pass("update")
 
     def _is_over(self) -> bool:
         if self.is_stopped:
             return True
         if self.plan.end_trigger is not None:
-            return self.is_ended
+            return self.plan.end_trigger.fires(self._progress(is_epoch_end=self.at.epoch_step == 0))
         if self.plan.max_steps is not None:
             return self.at.step >= self.plan.max_steps
         return self.at.epoch >= self.plan.epochs
@@ -242,8 +239,10 @@ class Training:
             "last_train_loss": self.last_loss,
             **self._tallied(),
         }
-        self.at = replace(done, epoch=done.epoch + 1, epoch_step=0, loss_sum=0.0, loss_rows=0)
-        self._validate_if_due(is_epoch_end=True)
+        is_open = not is_whole and self.plan.end_trigger is not None
+        if not is_open:
+            self.at = replace(done, epoch=done.epoch + 1, epoch_step=0, loss_sum=0.0, loss_rows=0)
+        self._validate_if_due(is_epoch_end=not is_open)
         record |= self.validated
         score = {} if self.last_score is None else {"score": self.last_score}
         self.replica.schedule("epoch", record | score)
@@ -257,12 +256,6 @@ class Training:
         if is_whole:
             self._keep_if_due(is_epoch_end=True)
         self.is_stopped = self.is_stopped or self._agreed(self.runner.stop) or not is_patient
-        self._ask_for_the_end(is_epoch_end=is_whole)
-
-    def _ask_for_the_end(self, *, is_epoch_end: bool) -> None:
-        trigger = self.plan.end_trigger
-        if trigger is not None and not self.is_ended:
-            self.is_ended = trigger.fires(self._progress(is_epoch_end=is_epoch_end))
 
     # --- what replicas agree on ---
 
@@ -332,7 +325,9 @@ class Training:
     # --- what is seen and kept on the way ---
 
     def _progress(self, *, is_epoch_end: bool) -> Progress:
-        return Progress(self.at.epoch, self.at.step, is_epoch_end, self.last_loss, self.last_score)
+        has_moved = self.at.step > self.plan.position.step
+        loss = self.last_loss if has_moved else None
+        return Progress(self.at.epoch, self.at.step, is_epoch_end and has_moved, loss, self.last_score)
 
     def _validate_if_due(self, *, is_epoch_end: bool) -> None:
         plan = self.plan.validation
@@ -440,7 +435,7 @@ class Training:
         note, parts = split(whole.data)
         self.replica.load({name[6:]: part for name, part in parts.items() if name.startswith("state ")})
         self.at = Position(**note["position"])
-        self.last_loss, self.last_score = note.get("last_loss"), note.get("last_score")
+        self.last_loss, self.last_score = note.get("last_loss", 0.0), note.get("last_score")
         self.validated = note.get("validated", {})
         self.patience = Patience(self.plan.early_stopping, self.at)
         if note.get("best"):

@@ -13,9 +13,10 @@ from firesteel.core import registry
 from firesteel.core.errors import CheckpointError, PlanError
 from firesteel.core.metrics import Metric, as_metrics
 from firesteel.core.optimizers import SGD, OptimMethod
-from firesteel.core.plan import EarlyStopping, Position, positive
+from firesteel.core.plan import EarlyStopping, Position, Validation, positive
 from firesteel.core.program import Program
-from firesteel.data.sources import Columns
+from firesteel.core.schedules import Plateau
+from firesteel.data.sources import Columns, Source
 from firesteel.engine.callbacks import Callback, find_main
 from firesteel.engine.files import exists, local_path, read_bytes, write_bytes
 from firesteel.engine.fold import Fold
@@ -159,6 +160,14 @@ class BigDLEstimator(TrainingEstimator):
                 raise PlanError(f"callbacks must be firesteel.learn.pytorch.callbacks.Callback, not {kind}")
         find_main(rest)
         return rest, found
+
+    def _validation(
+        self, source: Source | None, size: int | None, own_size: Any, every: Any, trigger: Any, steps: Any
+    ) -> Validation | None:
+        schedule = getattr(self._parts["optimizer"], "schedule", None)
+        if source is None and isinstance(schedule, Plateau) and schedule.monitor == "score":
+            raise PlanError('Plateau("score") watches the first validation method: pass validation_data')
+        return super()._validation(source, size, own_size, every, trigger, steps)
 
     def _history(self, history: History) -> Any:
         records = []

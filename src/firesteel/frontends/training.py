@@ -27,7 +27,7 @@ from firesteel.engine.fit import fit
 from firesteel.engine.fold import Fold
 from firesteel.engine.history import History, Summaries
 from firesteel.engine.job import Stream
-from firesteel.engine.listener import Outputs
+from firesteel.engine.listener import Outputs, Recorder
 from firesteel.engine.outputs import add_columns, contained
 from firesteel.engine.score import score_frame
 from firesteel.engine.scorer import make_scorer
@@ -64,8 +64,8 @@ class TrainingEstimator(Estimator):
         self._position = Position()
         self._clipping: Clipping | None = None
         self._summaries = Summaries()
-        self._event_folder: str | Mapping[str, str] | None = None
-        self._summary_triggers: Mapping[str, Trigger] = {}
+        self._event_folder: str | None = None
+        self._recorders: Mapping[str, Recorder] = {}
         self._end_trigger: Trigger | None = None
         self._has_fitted = False
 
@@ -240,14 +240,15 @@ class TrainingEstimator(Estimator):
         if resume and (position.step >= plan.max_steps if plan.max_steps else position.epoch >= plan.epochs):
             return self._history(History())
         folder = None if self._model_dir is None else checkpoint.CheckpointFolder(self._model_dir, keep)
-        outputs = Outputs(self._summaries, folder, self._events(), verbose, self._summary_triggers)
+        outputs = Outputs(self._summaries, folder, self._events(), verbose, self._recorders)
         self._has_fitted = True
         stream = partial(_stream, config={**self._config, **(data_config or {})}, auto_shard=auto_shard)
         outcome = fit(spark, plan, source, held_out, outputs, stream=stream, config=self._config)
         if outcome.state is not None:
             self._take(outcome.state)
         self._position = outcome.position
-        if self._position.pass_step and not steps_per_epoch:  # ended inside an epoch; the next fit begins a new one
+        is_cut = self._position.pass_step and not steps_per_epoch and self._end_trigger is None
+        if is_cut:  # ended inside an epoch; the next fit begins a new one
             self._position = replace(self._position, data_pass=self._position.data_pass + 1, pass_step=0)
         return self._history(outcome.history)
 
@@ -462,7 +463,7 @@ class TrainingEstimator(Estimator):
 
         return nodes(spark) * self._workers_per_node
 
-    def _events(self) -> str | Mapping[str, str] | None:
+    def _events(self) -> str | None:
         if self._event_folder is None and self._model_dir is not None:
             return f"{self._model_dir}/summary"
         return self._event_folder

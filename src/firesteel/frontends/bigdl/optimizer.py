@@ -186,15 +186,14 @@ class Optimizer:
         estimator = self._estimator
         position = estimator._position
         if not self._end.fires(Progress(position.epoch, position.step, False)):
-            folders = {"train": self._train_summary, "validation": self._validation_summary}
-            estimator._event_folder = {part: each.folder for part, each in folders.items() if each is not None}
-            triggers = {} if self._train_summary is None else dict(self._train_summary.triggers)
-            histograms = triggers.pop("Parameters", None)
-            estimator._summary_triggers = triggers
+            summaries = {"train": self._train_summary, "validation": self._validation_summary}
+            estimator._recorders = {part: each for part, each in summaries.items() if each is not None}
             estimator._end_trigger = self._end
             callbacks = []
-            if histograms is not None and self._train_summary is not None:
-                callbacks.append(ParameterHistograms(histograms, self._train_summary.folder))
+            if self._train_summary is not None and self._train_summary.parameters_trigger is not None:
+                callbacks.append(
+                    ParameterHistograms(self._train_summary.parameters_trigger, self._train_summary.folder)
+                )
             estimator.fit(
                 self._data,
                 batch_size=self._size,

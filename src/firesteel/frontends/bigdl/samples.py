@@ -16,19 +16,17 @@ Array = npt.NDArray[Any]
 
 
 class JTensor:
-    """An array under BigDL's name."""
+    """An array under BigDL's name. NumPy reads it as an array."""
 
     def __init__(self, storage: Any, shape: Any, bigdl_type: str = "float", indices: Any = None) -> None:
         if indices is not None:
-            raise UnsupportedError("sparse tensors are not offered; give a dense array")
-        dtype = np.float64 if bigdl_type == "double" else np.float32
-        self.storage: Array = np.asarray(storage, dtype).reshape(-1)
-        self.shape: Array = np.asarray(shape, np.int32).reshape(-1)
+            raise UnsupportedError(_NO_SPARSE)
+        self._array = _numbers(storage, bigdl_type).reshape(tuple(np.atleast_1d(np.asarray(shape, int)).tolist()))
         self.bigdl_type = bigdl_type
 
     @classmethod
     def from_ndarray(cls, a_ndarray: Any, bigdl_type: str = "float") -> JTensor | None:
-        """From an array; ``None`` gives ``None``."""
+        """From an array; ``None`` gives ``None``. Whole numbers stay whole."""
         if a_ndarray is None:
             return None
         array = np.asarray(a_ndarray)
@@ -37,22 +35,53 @@ class JTensor:
     @classmethod
     def sparse(cls, *args: Any, **kwargs: Any) -> JTensor:
         """Not offered."""
-        raise UnsupportedError("sparse tensors are not offered; give a dense array")
+        raise UnsupportedError(_NO_SPARSE)
+
+    @property
+    def storage(self) -> Array:
+        """The numbers in a row."""
+        return self._array.reshape(-1)
+
+    @property
+    def shape(self) -> Array:
+        """The shape."""
+        return np.array(self._array.shape, np.int32)
 
     def to_ndarray(self) -> Array:
         """The array."""
-        return self.storage.reshape(tuple(self.shape))
+        return self._array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.array(self._array, dtype=dtype, copy=copy or None)
 
     def __repr__(self) -> str:
-        return f"JTensor(shape={tuple(self.shape.tolist())})"
+        return f"JTensor(shape={self._array.shape}, {self._array.dtype})"
+
+
+_NO_SPARSE = "sparse tensors are not offered; give a dense array"
+
+
+def _numbers(value: Any, bigdl_type: str) -> Array:
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise PlanError(f"arrays of numbers are needed, not {type(value).__qualname__}")
+    if array.dtype.kind == "f":
+        return array.astype(np.float64 if bigdl_type == "double" else np.float32)
+    return array
 
 
 class Sample:
-    """One row: features and labels, each an array or several."""
+    """One row: features and labels, each one array or several.
+
+    Attributes:
+        features, labels: lists of `JTensor`.
+    """
 
     def __init__(self, features: Any, labels: Any, bigdl_type: str = "float") -> None:
-        self.features: list[Array] = [_array(each) for each in _listed(features)]
-        self.labels: list[Array] = [_array(each) for each in _listed(labels)]
+        self.features: list[JTensor] = [_tensor(each, bigdl_type) for each in _listed(features)]
+        self.labels: list[JTensor] = [_tensor(each, bigdl_type) for each in _listed(labels)]
+        if not self.features:
+            raise PlanError("a Sample needs features")
         self.bigdl_type = bigdl_type
 
     @classmethod
@@ -64,19 +93,23 @@ class Sample:
         """
         return cls(features, labels, bigdl_type)
 
+    @classmethod
+    def from_jtensor(cls, features: Any, labels: Any, bigdl_type: str = "float") -> Sample:
+        """From `JTensor`, or lists of them."""
+        return cls(features, labels, bigdl_type)
+
     @property
-    def feature(self) -> Array:
+    def feature(self) -> JTensor:
         """The first of the features."""
         return self.features[0]
 
     @property
-    def label(self) -> Array:
+    def label(self) -> JTensor:
         """The first of the labels."""
         return self.labels[0]
 
     def __repr__(self) -> str:
-        shapes = [tuple(each.shape) for each in self.features], [tuple(each.shape) for each in self.labels]
-        return f"Sample(features={shapes[0]}, labels={shapes[1]})"
+        return f"Sample(features={self.features}, labels={self.labels})"
 
 
 def _listed(value: Any) -> list[Any]:
@@ -86,21 +119,24 @@ def _listed(value: Any) -> list[Any]:
     return list(value) if is_many else [value]
 
 
-def _array(value: Any) -> Array:
-    array = np.asarray(value.to_ndarray() if isinstance(value, JTensor) else value)
-    if array.dtype.kind not in "biuf":
-        raise PlanError(f"a Sample holds arrays of numbers, not {type(value).__qualname__}")
-    return array.astype(np.float32) if array.dtype == np.float64 else array
+def _tensor(value: Any, bigdl_type: str) -> JTensor:
+    if isinstance(value, JTensor):
+        return value
+    array = np.asarray(value)
+    return JTensor(array, array.shape, bigdl_type)
 
 
 def sample_row(sample: Any) -> dict[str, Any]:
     """A sample as the data room takes a row: ``{"x": …, "y": …}``. Runs in tasks."""
     if not isinstance(sample, Sample):
         raise PlanError(f"an RDD of Sample is needed, not of {type(sample).__qualname__}; see Sample.from_ndarray")
-    row: dict[str, Any] = {"x": sample.features if len(sample.features) > 1 else sample.feature}
-    if sample.labels:
-        row["y"] = sample.labels if len(sample.labels) > 1 else sample.label
-    return row
+    row = {"x": _row_part(sample.features)}
+    return {**row, "y": _row_part(sample.labels)} if sample.labels else row
+
+
+def _row_part(tensors: list[JTensor]) -> Any:
+    arrays = [tensor.to_ndarray() for tensor in tensors]
+    return arrays if len(arrays) > 1 else arrays[0]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from firesteel.core.errors import UnknownName
 from firesteel.core.triggers import Progress, Trigger, as_trigger
 from firesteel.engine.callbacks import Callback, Runner
 from firesteel.engine.files import local_path
+from firesteel.engine.summary import EventWriter, histogram_file, read_scalars
 
 __all__ = ["ParameterHistograms", "TrainSummary", "ValidationSummary"]
 
@@ -21,9 +22,28 @@ class _Summary:
         self.folder = f"{local_path(str(log_dir)) or log_dir}/{app_name}/{self._part}"
         """The folder of event files."""
 
-    def _scalars(self) -> dict[str, list[tuple[int, float, float]]]:
-        from firesteel.engine.summary import read_scalars
+    # --- as the engine's recorder, while a training runs ---
 
+    _writer: EventWriter | None = None
+
+    def add(self, step: int, wall_time: float, values: dict[str, float]) -> None:
+        """One point of each tag."""
+        if self._writer is None:
+            self._writer = EventWriter(self.folder)
+        self._writer.add(step, wall_time, values)
+
+    def flush(self) -> None:
+        """Make everything so far readable."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    def close(self) -> None:
+        """The training is over; the next one begins another file."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _scalars(self) -> dict[str, list[tuple[int, float, float]]]:
         return read_scalars(self.folder)
 
 
@@ -35,7 +55,9 @@ class TrainSummary(_Summary):
     def __init__(self, log_dir: str, app_name: str, bigdl_type: str = "float") -> None:
         super().__init__(log_dir, app_name, bigdl_type)
         self.triggers: dict[str, Trigger] = {}
-        """When to write what, where that is not the default."""
+        """When to write which scalar, where that is not after every step."""
+        self.parameters_trigger: Trigger | None = None
+        """When to write histograms of the weights, if at all."""
 
     def read_scalar(self, tag: str) -> list[tuple[int, float, float]]:
         """``(step, value, wall time)`` of each entry, in order.
@@ -51,7 +73,10 @@ class TrainSummary(_Summary):
         """Write ``"Loss"``, ``"Throughput"``, ``"LearningRate"`` or ``"Parameters"`` (histograms) when this fires."""
         if name not in (*_SCALARS, "Parameters"):
             raise UnknownName("summary", name, (*_SCALARS, "Parameters"))
-        self.triggers[name] = as_trigger(trigger)
+        if name == "Parameters":
+            self.parameters_trigger = as_trigger(trigger)
+        else:
+            self.triggers[name] = as_trigger(trigger)
         return self
 
 
@@ -90,8 +115,6 @@ class ParameterHistograms(Callback):
     def _write(self, runner: Runner, progress: Progress) -> None:
         if runner.rank != 0 or progress.step == self.written or not self.trigger.fires(progress):
             return
-        from firesteel.engine.summary import histogram_file
-
         self.written = progress.step
         arrays = {name: each.detach().cpu().numpy() for name, each in runner.model.named_parameters()}
         name, data = histogram_file(progress.step, arrays)

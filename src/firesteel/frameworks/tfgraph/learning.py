@@ -203,6 +203,11 @@ class LearningReplica(GraphReplica):
         self._write(pairs)
         self._updater.follow(weights)
 
+    def parameters(self) -> dict[str, Array]:
+        """Trainable variables by name."""
+        names = self._training.trainable
+        return dict(zip(names, map(np.array, self._read([self._known[name] for name in names])), strict=True))
+
     def frozen(self) -> list[Array]:
         """Every variable that no gradient reaches, as bytes."""
         return [np.array(value).reshape(-1).view(np.uint8).copy() for value in self._read(self._others())]

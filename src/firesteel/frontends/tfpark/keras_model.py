@@ -10,9 +10,10 @@ from typing import Any
 from firesteel.core.errors import PlanError
 from firesteel.core.plan import positive
 from firesteel.engine.files import local_path, read_bytes, write_bytes
-from firesteel.frontends.summaries import TrainSummary, ValidationSummary, check_summary
+from firesteel.frontends.bigdl.summaries import TrainSummary, ValidationSummary
 from firesteel.frontends.tfpark.dataset import TFDataset
 from firesteel.frontends.tfpark.matching import check_model
+from firesteel.frontends.tfpark.optimizer import check_summary
 from firesteel.frontends.tfpark.predictor import TFPredictor
 
 __all__ = ["KerasModel"]
@@ -201,13 +202,13 @@ class KerasModel:
 
     def set_train_summary(self, summary: TrainSummary) -> None:
         """Write every step's scalars there, from the next distributed ``fit`` on."""
-        check_summary(summary, TrainSummary, "set_train_summary")
-        self._estimator().recorders["train"] = summary
+        check_summary(summary, TrainSummary)
+        self._estimator().record("train", summary)
 
     def set_val_summary(self, summary: ValidationSummary) -> None:
         """Write every validation's results there, from the next distributed ``fit`` on."""
-        check_summary(summary, ValidationSummary, "set_val_summary")
-        self._estimator().recorders["validation"] = summary
+        check_summary(summary, ValidationSummary)
+        self._estimator().record("validation", summary)
 
 
 def _write(path: str, save: Any, overwrite: bool) -> None:

@@ -17,14 +17,14 @@ from firesteel.data.sources.kinds import Columns as Asked
 from firesteel.engine import checkpoint
 from firesteel.engine.job import Stream
 from firesteel.engine.listener import Outputs
+from firesteel.frontends.bigdl.summaries import ParameterHistograms, TrainSummary, ValidationSummary
 from firesteel.frontends.graph_estimator import GraphEstimator, clipping_of, flattened
-from firesteel.frontends.summaries import TrainSummary, ValidationSummary, check_summary
 from firesteel.frontends.tfpark.dataset import TFDataset, dataset_of
 from firesteel.frontends.tfpark.matching import check_model
 from firesteel.frontends.tfpark.origins import Origin, Streams
 from firesteel.frontends.training import TrainingEstimator, session_of
 
-__all__ = ["TFOptimizer"]
+__all__ = ["TFOptimizer", "check_summary"]
 
 _CHECKPOINT = "TFParkTraining"
 _FROM_ONE = ("Top1Accuracy", "Top5Accuracy", "TreeNNAccuracy")
@@ -281,7 +281,9 @@ class TFOptimizer:
         world = self._replicas or estimator.replicas(spark)
         source, held_out = self._sources(world)
         summary = estimator.recorders.get("train")
-        callbacks = summary.callbacks() if isinstance(summary, TrainSummary) else ()
+        callbacks: tuple[Any, ...] = ()
+        if isinstance(summary, TrainSummary) and summary.parameters_trigger is not None:
+            callbacks = (ParameterHistograms(summary.parameters_trigger, summary.folder),)
         plan = Fit(
             program=estimator.program(),
             launch=Launch(world),
@@ -343,13 +345,13 @@ class TFOptimizer:
 
     def set_train_summary(self, summary: TrainSummary) -> None:
         """Write every step's scalars there. Before ``optimize``."""
-        check_summary(summary, TrainSummary, "set_train_summary")
-        self.estimator.recorders["train"] = summary
+        check_summary(summary, TrainSummary)
+        self.estimator.record("train", summary)
 
     def set_val_summary(self, summary: ValidationSummary) -> None:
         """Write every validation's results there. Before ``optimize``."""
-        check_summary(summary, ValidationSummary, "set_val_summary")
-        self.estimator.recorders["validation"] = summary
+        check_summary(summary, ValidationSummary)
+        self.estimator.record("validation", summary)
 
     def set_tensorboard(self, log_dir: str, app_name: str) -> None:
         """Both summaries at once. Before ``optimize``."""
@@ -553,6 +555,12 @@ def _flags(one: Mapping[Any, Any] | None, other: Mapping[Any, Any] | None) -> di
             name = getattr(tensor, "name", tensor)
             raise PlanError(f"tensor_with_value gives {name!r} a pair (in training, in validation), not {values!r}")
     return found
+
+
+def check_summary(summary: Any, kind: type) -> None:
+    """Raise ``PlanError`` where this is no such summary."""
+    if not isinstance(summary, kind):
+        raise PlanError(f"a {kind.__name__} is needed, not {type(summary).__qualname__}")
 
 
 def _stream(config: dict[str, Any], source: Streamed, batch_size: int | None) -> Stream:

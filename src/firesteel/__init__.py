@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from firesteel.frontends.estimator import Estimator
     from firesteel.frontends.pipeline.asynchronous import SparkAsyncDL, SparkAsyncDLModel
     from firesteel.frontends.pipeline.graphs import build_graph
+    from firesteel.frontends.tfpark.dataset import TFDataset
+    from firesteel.frontends.tfpark.optimizer import TFOptimizer
+    from firesteel.frontends.tfpark.predictor import TFPredictor
 
 __version__ = "0.1.0"
 
@@ -49,6 +52,9 @@ __all__ = [
     "SparkAsyncDL",
     "SparkAsyncDLModel",
     "SyncError",
+    "TFDataset",
+    "TFOptimizer",
+    "TFPredictor",
     "UnknownName",
     "UnsupportedError",
     "XShards",
@@ -64,6 +70,9 @@ _HOMES = {
     "Estimator": "firesteel.frontends.estimator",
     "SparkAsyncDL": "firesteel.frontends.pipeline.asynchronous",
     "SparkAsyncDLModel": "firesteel.frontends.pipeline.asynchronous",
+    "TFDataset": "firesteel.frontends.tfpark.dataset",
+    "TFOptimizer": "firesteel.frontends.tfpark.optimizer",
+    "TFPredictor": "firesteel.frontends.tfpark.predictor",
     "XShards": "firesteel.data.shards",
     "build_graph": "firesteel.frontends.pipeline.graphs",
     "init_context": "firesteel.cluster.context",

@@ -136,6 +136,8 @@ class Validation:
     every_epochs: int = 1
     trigger: Trigger | None = None
     steps: int | None = None
+    rows_together: int = 1
+    """Neighbouring rows that a metric needs in one replica: the rows are divided between groups of so many."""
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,7 @@ class Runner:
         self._ship: Callable[[str, bytes], None] | None = None
         self._mark: Callable[[], None] | None = None
         self._follow: Callable[[], None] | None = None
+        self._parameters: Callable[[], dict[str, Any]] | None = None
 
     def put(self, key: str, value: Any) -> None:
         """Keep a value for other callbacks; a key that is there already is a ``KeyError``."""
@@ -89,12 +90,11 @@ class Runner:
             state = {"model": state["model"]}
         return self._pack(state, {"epoch": self.epochs, "step": self.global_step})
 
-    def weights(self) -> dict[str, Any]:
-        """The model's arrays by name. A collective: all replicas must call it."""
-        from safetensors.numpy import load
-
-        assert self._state is not None
-        return dict(load(self._state()["model"]))
+    def parameters(self) -> dict[str, Any]:
+        """The weights of this replica as arrays, by name."""
+        if self._parameters is not None:
+            return dict(self._parameters())
+        return {name: each.detach().cpu().numpy() for name, each in self.model.named_parameters()}
 
     def follow(self, act: Callable[[], None]) -> None:
         """Let ``act`` change the model on replica 0, and all others do the same. A collective."""

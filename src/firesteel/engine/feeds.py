@@ -87,7 +87,9 @@ def open_validation(
         return StreamSteps(job.validation_stream, framework, group, job.plan.seed, plan.steps)
     about = assignment["validation"]
     rows = about["rows"] if plan.steps is None else min(about["rows"], plan.steps * plan.batch_size)
-    begin, end = rows * desk.rank // desk.world, rows * (desk.rank + 1) // desk.world
+    groups = -(-rows // plan.rows_together)  # the last one may be short; whoever needs it whole will say so
+    edges = [min(rows, groups * rank // desk.world * plan.rows_together) for rank in (desk.rank, desk.rank + 1)]
+    begin, end = edges
     spool = pull(desk, "validation", _signature(about["tensors"]), begin, end)
     order = Order((end - begin,), max(1, plan.batch_size // desk.world), shuffle=False)
     return SpoolSteps(Feed(spool, order, (Holding(0, 0),)))

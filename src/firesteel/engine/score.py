@@ -26,7 +26,13 @@ __all__ = ["check_count", "sample", "score_frame"]
 
 
 def score_frame(
-    df: DataFrame, reading: Reading, scorer: Scorer, columns: tuple[str, ...] | None, schema: Any = None
+    df: DataFrame,
+    reading: Reading,
+    scorer: Scorer,
+    columns: tuple[str, ...] | None,
+    schema: Any = None,
+    *,
+    vectors: bool = True,
 ) -> DataFrame:
     """The input's columns, then the outputs; same rows, same order. Lazy, but for one row that tells the schema.
 
@@ -36,11 +42,12 @@ def score_frame(
         scorer: the program.
         columns: names for the outputs; ``None``: one column ``prediction``, a struct for several outputs.
         schema: the outputs' types, a DDL string or a ``StructType``; then not even one row is looked at.
+        vectors: an output of one axis is an ML vector; else it is an array.
     """
     fields = None if schema is None else _given_fields(schema, columns)
     _check_free(df, [field.name for field in fields] if fields is not None else columns or ("prediction",))
     if fields is None:
-        fields = _output_fields(_probe(df, reading, scorer), columns)
+        fields = _output_fields(_probe(df, reading, scorer), columns, vectors)
     return _scored(df, reading, scorer, fields)
 
 
@@ -98,15 +105,16 @@ def _record(row: Sequence[Any], fields: Sequence[StructField]) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays(arrays, [field.name for field in fields])
 
 
-def _output_fields(outputs: Outputs, columns: tuple[str, ...] | None) -> list[StructField]:
+def _output_fields(outputs: Outputs, columns: tuple[str, ...] | None, vectors: bool) -> list[StructField]:
     """Spark fields for a model's outputs, as ``predict`` promises them."""
     from pyspark.sql.types import StructField, StructType
 
     if columns is None and list(outputs) != ["prediction"]:
-        return [StructField("prediction", StructType([_field(name, value) for name, value in outputs.items()]))]
+        inner = [_field(name, value, vectors) for name, value in outputs.items()]
+        return [StructField("prediction", StructType(inner))]
     columns = columns or ("prediction",)
     check_count(columns, len(outputs))
-    return [_field(name, value) for name, value in zip(columns, outputs.values(), strict=True)]
+    return [_field(name, value, vectors) for name, value in zip(columns, outputs.values(), strict=True)]
 
 
 def check_count(names: Sequence[str], outputs: int) -> None:
@@ -117,12 +125,12 @@ def check_count(names: Sequence[str], outputs: int) -> None:
         )
 
 
-def _field(name: str, value: Any) -> StructField:
+def _field(name: str, value: Any, vectors: bool) -> StructField:
     from pyspark.sql.types import StructField, StructType
 
     if isinstance(value, dict):
-        return StructField(name, StructType([_field(key, part) for key, part in value.items()]))
-    return prediction_field(name, value.shape[1:], value.dtype.name)
+        return StructField(name, StructType([_field(key, part, vectors) for key, part in value.items()]))
+    return prediction_field(name, value.shape[1:], value.dtype.name, vectors=vectors)
 
 
 def _given_fields(schema: Any, columns: tuple[str, ...] | None) -> list[StructField]:

@@ -31,7 +31,7 @@ from firesteel.engine.callbacks import Callbacks, Runner
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Living", "Outputs", "Scorer", "first_rows", "make_scorer", "pieces"]
+__all__ = ["Living", "Outputs", "Scorer", "first_rows", "join_rows", "make_scorer", "pieces"]
 
 Outputs = dict[str, Any]
 """Arrays by name, or dicts of them; a single output is called ``prediction``."""
@@ -121,7 +121,7 @@ class Scorer:
             parts.append(outputs)
             if callbacks is not None:
                 callbacks.call("after_pred_iter")
-        return parts[0] if len(parts) == 1 else dict(_concatenate(parts))
+        return join_rows(parts)
 
 
 def make_scorer(spark: SparkSession, plan: Map | Reduce, callbacks: Sequence[Any] = (), config: Any = None) -> Scorer:
@@ -155,6 +155,11 @@ def _check_rows(outputs: Outputs, rows: int) -> None:
                 expected=f"({rows}, …)",
                 found=str(value.shape),
             )
+
+
+def join_rows(parts: Sequence[Outputs]) -> Outputs:
+    """Outputs of pieces as those of the whole."""
+    return parts[0] if len(parts) == 1 else dict(_concatenate(parts))
 
 
 def _concatenate(parts: Sequence[Any]) -> Any:

@@ -175,8 +175,8 @@ class Training:
         self.replica.seed(self.plan.seed, self.at.step, self.desk.rank)
         rate = self.replica.learning_rate
         begin = time.perf_counter()
-        step = self._weighed(step)
-        loss = self.replica.backward(step.batch, step.share)
+        step, share = self._weighed(step)
+        loss = self.replica.backward(step.batch, share)
         middle = time.perf_counter()
         self.desk.beat(is_waiting=True)
         self._pass("agree")
@@ -226,7 +226,8 @@ class Training:
         self.rows_since_settled += mine
         self.epoch_rows += step.rows
         self.runner.global_step = self.at.step
-        self.ledger.add((loss or 0.0) * step.share * step.rows, mine, rate, seconds)
+        is_end = step.is_last or self.at.epoch_step == self.plan.steps_per_epoch
+        self.ledger.add((loss or 0.0) * step.share * step.rows, mine, rate, seconds, at.epoch + is_end, is_end)
         if self.plan.watches_loss:
             self._agree_losses()
         if loss is not None and not math.isfinite(loss) and not self.has_warned:
@@ -272,14 +273,21 @@ class Training:
 
     # --- what replicas agree on ---
 
-    def _weighed(self, step: Step) -> Step:
-        """The step with this replica's share of it by mass, where the loss does not divide by rows."""
+    def _weighed(self, step: Step) -> tuple[Step, Any]:
+        """The step with this replica's share of it by mass, where the loss does not divide by rows; and all its shares.
+
+        A loss may have parts that divide by several things: then there are as many masses, that by which the whole
+        counts at last.
+        """
         mass = self.replica.mass(step.batch)
         if mass is None:
-            return step
-        total = np.array([mass])
-        self.group.all_reduce(total)
-        return step._replace(share=mass / total[0] if total[0] else 0.0)
+            return step, step.share
+        masses = np.array(mass, dtype=np.float64, ndmin=1)
+        totals = masses.copy()
+        self.group.all_reduce(totals)
+        shares = np.divide(masses, totals, out=np.zeros_like(masses), where=totals != 0)
+        share = float(shares[-1])
+        return step._replace(share=share), shares if np.ndim(mass) else share
 
     def _agreed(self, flag: bool) -> bool:
         """Whether any replica says so. Without callbacks nobody can, and nothing is exchanged."""
@@ -498,6 +506,7 @@ class Training:
         runner._state = self._state
         runner._pack = getattr(framework, "pack_file", None)
         runner._mark = getattr(replica, "mark", None)
+        runner._parameters = getattr(replica, "parameters", None)
         follow = getattr(replica, "follow", None)
         runner._follow = None if follow is None else lambda: follow(self.group)
         runner._ship = lambda path, data: self.desk.tell({"name": "file", "path": path}, [data])

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from firesteel.frontends.bigdl_estimator import BigDLEstimator
     from firesteel.frontends.graph_estimator import GraphEstimator
     from firesteel.frontends.keras_estimator import KerasEstimator
     from firesteel.frontends.torch_estimator import TorchEstimator
@@ -198,6 +199,55 @@ class Estimator:
             precision=precision,
             sync=sync,
             averaging_steps=averaging_steps,
+        )
+
+    @staticmethod
+    def from_bigdl(
+        *,
+        model: Any,
+        loss: Any = None,
+        optimizer: Any = None,
+        metrics: Any = None,
+        feature_preprocessing: Any = None,
+        label_preprocessing: Any = None,
+        model_dir: str | None = None,
+        workers_per_node: int = 1,
+        seed: int | None = None,
+    ) -> BigDLEstimator:
+        """An estimator of a model of BigDL's layers.
+
+        On a DataFrame, ``feature_cols`` and ``label_cols`` are ``"features"`` and ``"label"`` unless said otherwise,
+        and a list of columns is joined.
+
+        Args:
+            model: of ``firesteel.bigdl.nn.layer``, or a torch module. After ``fit`` that same object holds the trained
+                weights.
+            loss: a criterion of ``firesteel.bigdl.nn.criterion``, or a torch loss. Not needed to predict.
+            optimizer: of ``firesteel.bigdl.optim.optimizer``, or a dict layer name → optimizer; default ``SGD()``.
+            metrics: one, a list or a dict of ``firesteel.learn.metrics``, validation methods or functions; results
+                have BigDL's names.
+            feature_preprocessing: of ``firesteel.bigdl.feature.common``, or a list of sizes, one per input: the columns
+                are joined and dealt out. Default: as the columns are.
+            label_preprocessing: the same for labels.
+            model_dir: where checkpoints go, and TensorBoard files unless ``set_tensorboard`` says otherwise.
+            workers_per_node: replicas on each node; a ``local[k]`` is one node.
+            seed: fixes weights that are made by now, shuffling and dropout.
+
+        Raises:
+            PlanError: the parts do not fit together.
+        """
+        from firesteel.frontends.bigdl_estimator import BigDLEstimator
+
+        return BigDLEstimator(
+            model=model,
+            loss=loss,
+            optimizer=optimizer,
+            metrics=metrics,
+            feature_preprocessing=feature_preprocessing,
+            label_preprocessing=label_preprocessing,
+            model_dir=model_dir,
+            workers_per_node=workers_per_node,
+            seed=seed,
         )
 
     @staticmethod

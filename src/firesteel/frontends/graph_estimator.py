@@ -58,6 +58,7 @@ class GraphEstimator(TrainingEstimator):
         backend: str | None,
         workers_per_node: int,
         seed: int | None,
+        flags: Mapping[Any, Any] | None = None,
         **parts: Any,
     ) -> None:
         if backend is not None and backend not in _BACKENDS:
@@ -76,8 +77,9 @@ class GraphEstimator(TrainingEstimator):
         self._outputs_given = outputs
         self._loss, self._optimizer, self._metrics = loss, optimizer, metrics
         self._updates = flattened(updates)
-        self._flags: dict[Any, Any] = {}
-        self._parts = parts
+        self._flags: dict[Any, Any] = dict(flags or {})
+        self._parts = {name: part for name, part in parts.items() if part is not None}
+        self._can_train = optimizer is not None or "train_op" in self._parts
         self._clipping = clipping_of(clip_norm, clip_value)
         ends = [
             *self._inputs_given,
@@ -94,7 +96,7 @@ class GraphEstimator(TrainingEstimator):
         """The session with the variables' values: after ``fit`` the trained ones."""
         try:
             if loss is not None:
-                self._capture(is_trained=optimizer is not None)  # says at once what does not fit
+                self._capture(is_trained=self._can_train)  # says at once what does not fit
         except PlanError:
             self.shutdown()
             raise
@@ -111,8 +113,8 @@ class GraphEstimator(TrainingEstimator):
         )
 
     def _capture(self, *, is_trained: bool) -> Program:
-        measures, metrics = self._measured
-        parts = {"optimizer": self._optimizer, **self._parts} if is_trained else {}
+        measures, _ = self._measured
+        parts = {"optimizer": self._optimizer, **self._parts} if is_trained else {"config": self._parts.get("config")}
         has_labels = bool(self._labels_given) or self._loss is not None
         found: Program = self._framework.capture(
             self._inputs_given,
@@ -123,7 +125,7 @@ class GraphEstimator(TrainingEstimator):
             updates=self._updates if is_trained else (),
             clipping=self._clipping if is_trained else None,
             measures=measures if has_labels else None,
-            tallied=metrics if is_trained and has_labels else None,
+            tallied=self._tallied() if is_trained and has_labels else None,
             session=self.sess,
             flags=self._flags,
             seed=self._seed,
@@ -136,7 +138,7 @@ class GraphEstimator(TrainingEstimator):
         self._state = dict(state)
 
     def _whole_state(self) -> dict[str, bytes]:
-        state = {"model": (self._capture(is_trained=self._optimizer is not None).state or {})["model"]}
+        state = {"model": (self._capture(is_trained=self._can_train).state or {})["model"]}
         return {**state, "optimizer": self._state["optimizer"]} if "optimizer" in self._state else state
 
     def _check_can_train(self, callbacks: tuple[Any, ...]) -> None:
@@ -163,6 +165,10 @@ class GraphEstimator(TrainingEstimator):
         metrics: dict[str, Metric] = {name: self._framework.mean(name) for name in tensors}
         self._measured = {**tensors, **pairs}, {**metrics, **applied}
         return self._measured[1]
+
+    def _tallied(self) -> dict[str, Metric]:
+        """The figures that are kept of the rows that are learnt from."""
+        return dict(self._measured[1])
 
     def _is_tensor(self, value: Any) -> bool:
         return bool(self._framework.accepts(value)) and not isinstance(value, (list, tuple, Metric))

@@ -171,6 +171,16 @@ class TFGraphFramework:
 
         return ZooOptimizer(optimizer, name)
 
+    def placeholders(self, tensors: Any) -> list[Any]:
+        """The placeholders that tensors of a graph depend on, in the order in which they were made."""
+        _sources()
+        from firesteel.frameworks.tfgraph.cutting import needed
+
+        graph = self.open_tensors(tensors).graph
+        there = needed(graph.as_graph_def(), [tensor.name for tensor in tensors])
+        kinds = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
+        return [op.outputs[0] for op in graph.get_operations() if op.type in kinds and op.name in there]
+
     def check_rows(self, name: str, tensor: Any, values: Any) -> None:
         """Raise ``SchemaError`` where rows like these cannot be fed to a tensor."""
         _sources()

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from firesteel.core.errors import CheckpointError, PlanError
 from firesteel.core.optimizers import LBFGS, OptimMethod
+from firesteel.core.plan import Clipping
 from firesteel.core.program import Program
 from firesteel.core.schedules import Plateau
 from firesteel.core.spec import Batch, rows_of
@@ -202,6 +203,11 @@ class LearningReplica(GraphReplica):
         self._write(pairs)
         self._updater.follow(weights)
 
+    def parameters(self) -> dict[str, Array]:
+        """Trainable variables by name."""
+        names = self._training.trainable
+        return dict(zip(names, map(np.array, self._read([self._known[name] for name in names])), strict=True))
+
     def frozen(self) -> list[Array]:
         """Every variable that no gradient reaches, as bytes."""
         return [np.array(value).reshape(-1).view(np.uint8).copy() for value in self._read(self._others())]
@@ -367,6 +373,7 @@ class _GraphUpdater(_Updater):
         replica.graph.finalize()
 
     def update(self, gradients: list[Array], again: Callable[[], None] | None) -> None:
+        _clip(gradients, self._replica._training.clipping)
         pairs = zip(self._replica._buffers, gradients, strict=True)
         self._replica.apply({v.name: part for buffer, flat in pairs for v, part in buffer.parted(flat)})
 
@@ -430,7 +437,7 @@ class _MethodUpdater(_Updater):
             self._update_whole(self._memory, again)
         else:
             self._build()
-            self._clip(gradients)
+            _clip(gradients, self._replica._training.clipping)
             arrays: list[Array] = []
             for place, (run, flat, (begin, end)) in enumerate(zip(self._runs, gradients, self._bounds, strict=True)):
                 arrays += [flat[begin:end], *run.numbers(self._rate_of(place), self._updates)]
@@ -450,23 +457,10 @@ class _MethodUpdater(_Updater):
                 replica.load_weights([weights])
                 again()
             assert self._extra is not None
-            self._clip(replica._gradients)
+            _clip(replica._gradients, replica._training.clipping)
             return float(self._extra[0]), replica._gradients[0]
 
         replica.load_weights([memory.update(replica.read_weights()[0], evaluate, self._rate_of(0))])
-
-    def _clip(self, gradients: Sequence[Array]) -> None:
-        clipping = self._replica._training.clipping
-        if clipping is None:
-            return
-        if clipping.norm is not None:
-            norm = math.sqrt(sum(float(np.dot(flat, flat)) for flat in gradients))
-            if norm > clipping.norm:
-                for flat in gradients:
-                    flat *= clipping.norm / norm
-            return
-        for flat in gradients:
-            np.clip(flat, clipping.low, clipping.high, out=flat)
 
     # --- rates ---
 
@@ -615,6 +609,20 @@ class _MethodUpdater(_Updater):
                 self._replica.session,
                 {slot: array[begin:end] if len(array) != run.size else array for slot, array in slots.items()},
             )
+
+
+def _clip(gradients: Sequence[Array], clipping: Clipping | None) -> None:
+    """The whole gradient, in place."""
+    if clipping is None:
+        return
+    if clipping.norm is not None:
+        norm = math.sqrt(sum(float(np.dot(flat, flat)) for flat in gradients))
+        if norm > clipping.norm:
+            for flat in gradients:
+                flat *= clipping.norm / norm
+        return
+    for flat in gradients:
+        np.clip(flat, clipping.low, clipping.high, out=flat)
 
 
 def merged(slices: Sequence[bytes]) -> bytes:

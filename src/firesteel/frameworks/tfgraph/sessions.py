@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from firesteel.core.errors import CheckpointError
+from firesteel.core.errors import CheckpointError, PlanError
 from firesteel.frameworks.tfgraph import variables
 from firesteel.frameworks.tfgraph.program import values_of
 from firesteel.frameworks.tfgraph.sources import Opened
 from firesteel.frameworks.tfgraph.state import unpack
 from firesteel.frameworks.tfgraph.text import export_meta
 
-__all__ = ["load_session", "read_session", "restore_checkpoint", "save_checkpoint", "start_session", "state_names"]
+__all__ = [
+    "export_training",
+    "load_session",
+    "read_session",
+    "restore_checkpoint",
+    "save_checkpoint",
+    "start_session",
+    "state_names",
+]
 
 Array = npt.NDArray[Any]
 
@@ -75,6 +84,31 @@ def save_checkpoint(path: str, session: Any, beside: Mapping[str, Array]) -> Non
     newest = f'model_checkpoint_path: "{name}"\nall_model_checkpoint_paths: "{name}"\n'
     _write(f"{path}.meta", export_meta(session.graph).SerializeToString())
     _write(os.path.join(folder, "checkpoint"), newest.encode())
+
+
+def export_training(
+    folder: str,
+    session: Any,
+    ends: Mapping[str, Sequence[Any]],
+    metrics: Mapping[str, Any],
+    flags: Mapping[Any, tuple[Any, Any]],
+) -> None:
+    """A graph with what is needed to train it elsewhere: names as JSON, the graph, a checkpoint of the variables."""
+    everything = [*(each for part in ends.values() for each in part), *metrics.values(), *flags]
+    for each in everything:
+        if each.graph is not session.graph:
+            raise PlanError(f"{each.name!r} is of another graph than the session")
+    meta = {name: [each.name for each in part] for name, part in ends.items()}
+    facts = {
+        **meta,
+        "loss": meta["loss"][0],
+        "metrics": {name: tensor.name for name, tensor in metrics.items()},
+        "tensor_with_value": {tensor.name: list(pair) for tensor, pair in flags.items()},
+        "variables": sorted(read_session(session)),
+    }
+    os.makedirs(folder, exist_ok=True)
+    save_checkpoint(os.path.join(folder, "model"), session, {})
+    _write(os.path.join(folder, "training_meta.json"), json.dumps(facts, indent=1).encode())
 
 
 def _write(path: str, data: bytes) -> None:

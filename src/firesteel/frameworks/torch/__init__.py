@@ -22,7 +22,15 @@ from firesteel.frameworks.torch.state import pack_file, pack_model, pack_tree, r
 from firesteel.frameworks.torch.stream import is_sharded, stream, take_shard
 from firesteel.frameworks.torch.structure import describe, rebuild
 
-__all__ = ["TorchFramework", "framework"]
+__all__ = ["TorchFramework", "device_of", "framework"]
+
+
+def device_of(device: str) -> str:
+    """The device of this name; ``"auto"`` is this rank's GPU if there is one."""
+    if device != "auto":
+        return device
+    count = _torch.cuda.device_count()
+    return f"cuda:{int(os.environ.get('RANK', '0')) % count}" if count else "cpu"
 
 
 class TorchFramework:
@@ -41,10 +49,7 @@ class TorchFramework:
 
     def replica(self, program: Program, device: str = "cpu", threads: int = 1) -> TorchReplica:
         """A replica in this process, on this device (``"auto"``: a GPU if there is one)."""
-        if device == "auto":
-            count = _torch.cuda.device_count()
-            device = f"cuda:{int(os.environ.get('RANK', '0')) % count}" if count else "cpu"
-        return TorchReplica(program, device, threads)
+        return TorchReplica(program, device_of(device), threads)
 
     def stream(
         self, source: object, batch_size: int | None, seed: int, epoch: int, has_labels: bool = True, inputs: int = 1

@@ -116,7 +116,7 @@ class TorchReplica:
         self._flats = flatten(list(self.model.parameters()))
         if not self._flats:
             raise PlanError("the model has no parameter that requires a gradient: there is nothing to train")
-        self._parts = make(self._content, self.model)
+        self._parts = self._make()
         if self._parts.optimizer is None:
             raise PlanError("fit needs an optimizer, and this program has none")
         if self._parts.loss is None and self.main is None:
@@ -126,6 +126,9 @@ class TorchReplica:
         self._slices: SlicedOptimizer | None = None
         if state is not None and "optimizer" in state:
             self._load_optimizer(state["optimizer"])
+
+    def _make(self) -> Parts:
+        return make(self._content, self.model)
 
     def go_native(self) -> bool:
         """Let DDP agree on gradients during the backward, from now on. False where that cannot be."""
@@ -257,12 +260,16 @@ class TorchReplica:
 
     def _spread(self) -> None:
         if self._wrapped is None:
+            self._adjust()
             self._clip([flat.gradient[: flat.size] for flat in self._flats])
             for flat in self._flats:
                 if self._slices is None:
                     flat.spread()
         else:
             self._clip([p.grad for p in self.model.parameters() if p.grad is not None])
+
+    def _adjust(self) -> None:
+        """Change the agreed gradients before they are clipped: for benches that build on this one."""
 
     def _clip(self, gradients: Sequence[torch.Tensor]) -> None:
         clipping = self._content.clipping

@@ -62,7 +62,7 @@ class TFDataset:
             raise PlanError(
                 "batch_size is for training and batch_per_thread for prediction and evaluation: set one, not both"
             )
-        if not isinstance(memory_type, str) or not _MEMORY.fullmatch(memory_type):
+        if not _MEMORY.fullmatch(str(memory_type)):
             raise PlanError(f"memory_type must be DRAM, PMEM, DIRECT or DISK_n with a number n, not {memory_type!r}")
         self.has_batch = layout.is_flat or self.batch_size > 0 or self.batch_per_thread > 0
         self.hard_code_batch_size = bool(hard_code_batch_size)

@@ -63,11 +63,9 @@ class Layout:
 
     @property
     def fields(self) -> dict[str, Field]:
-        """All fields by their names in a batch: ``x0``, ``x1``, …, then ``y0``, ….."""
-        found = {f"x{place}": field for place, field in enumerate(leaves(self.features))}
-        if self.labels is not None:
-            found |= {f"y{place}": field for place, field in enumerate(leaves(self.labels))}
-        return found
+        """All fields by their names in a batch: ``x0``, ``x1``, … or ``x.key``, …, then labels with ``y``."""
+        found = _named("x", self.features)
+        return found if self.labels is None else found | _named("y", self.labels)
 
     @property
     def structure(self) -> Any:
@@ -96,6 +94,12 @@ class Layout:
     def typed(self, element: Any) -> list[Any]:
         """The values of an element, cast and checked. Runs in tasks."""
         return [field.row(value) for field, value in zip(self.fields.values(), self.parts(element), strict=True)]
+
+
+def _named(letter: str, part: Any) -> dict[str, Field]:
+    if isinstance(part, Mapping) and all(isinstance(field, Field) for field in part.values()):
+        return {f"{letter}.{key}": field for key, field in part.items()}
+    return {f"{letter}{place}": field for place, field in enumerate(leaves(part))}
 
 
 def stated(given: Any, names: Callable[[int | str | None], str], what: str, dtype_of: Callable[[Any], str]) -> Any:

@@ -57,14 +57,10 @@ class Port:
 
 @dataclass(frozen=True)
 class Bound:
-    """A program for inputs that are known, and its outputs.
-
-    ``is_single``: it gives one value, not a list of one.
-    """
+    """A program for inputs that are known, and its outputs."""
 
     program: Program
     outputs: tuple[Port, ...]
-    is_single: bool = False
 
 
 class ColumnReplica(Protocol):

@@ -119,7 +119,7 @@ class Call:
         content = self.content
         found = _structure(result)
         if found is None:
-            if content.outputs is not None and len(content.outputs) == 1:
+            if content.outputs is not None and len(content.outputs) == 1 and not isinstance(result, tuple):
                 return {content.outputs[0]: result}
             if isinstance(result, (list, tuple)) and content.outputs is not None:
                 found = dict(zip(map(str, range(len(result))), result, strict=True))
@@ -173,22 +173,20 @@ def bind(program: Program, given: Mapping[str, Port], outputs: Sequence[Port] | 
         content = replace(content, outputs=content.outputs or names)
         declared = {port.name: port for port in outputs}
         assert content.outputs is not None
-        return Bound(
-            Program("arrays", content), tuple(declared[name] for name in content.outputs), len(content.outputs) == 1
-        )
+        return Bound(Program("arrays", content), tuple(declared[name] for name in content.outputs))
     try:
         runs = [_try_out(content, given, size) for size in _SIZES]
     except FiresteelError:
         raise
     except Exception as error:
         raise PlanError(_failed(error, given)) from error
-    first, second = (values for values, _ in runs)
+    first, second = runs
     if list(first) != list(second):
         raise PlanError(
             f"the function's outputs change from call to call: {', '.join(first)}, then {', '.join(second)}"
         )
     ports = tuple(_port(name, first[name], second[name], content.kind) for name in first)
-    return Bound(Program("arrays", replace(content, outputs=tuple(first))), ports, runs[0][1])
+    return Bound(Program("arrays", replace(content, outputs=tuple(first))), ports)
 
 
 def _failed(error: Exception, given: Mapping[str, Port]) -> str:
@@ -200,18 +198,16 @@ def _failed(error: Exception, given: Mapping[str, Port]) -> str:
     )
 
 
-def _try_out(content: ArraysContent, given: Mapping[str, Port], size: int) -> tuple[dict[str, Array], bool]:
-    """Outputs for zeros, and whether they are one value; ``size`` is that of all that is not known."""
+def _try_out(content: ArraysContent, given: Mapping[str, Port], size: int) -> dict[str, Array]:
+    """Outputs for zeros; ``size`` is that of all that is not known."""
     kind = make_kind(content.kind)
     call = Call(content)
     function = call.bind(kind.prepare(content.function))
     arrays = [_zeros(given[name], size) for name in content.fed]
     with warnings.catch_warnings(), np.errstate(all="ignore"), kind.context():
         warnings.simplefilter("ignore")
-        result = function(*map(kind.enter, arrays))
-        named = call.named(result)
-        is_single = len(named) == 1 and _structure(result) is None
-        return {name: kind.leave(value, name) for name, value in named.items()}, is_single
+        named = call.named(function(*map(kind.enter, arrays)))
+        return {name: kind.leave(value, name) for name, value in named.items()}
 
 
 def _zeros(port: Port, size: int) -> Array:

@@ -182,12 +182,7 @@ def _graph_def(content: GraphContent) -> Any:
 
 def bind(program: Program, given: Mapping[str, Port], outputs: Sequence[Port] | None = None) -> Bound:
     """The program for inputs of these shapes, and its outputs as TensorFlow infers them."""
-    is_single = False
-    if isinstance(program.content, Traced):
-        program, is_single = _trace(program.content, given)
-    else:
-        is_single = len(program.content.ends.outputs) == 1
-        program = _shaped(program, given)
+    program = _trace(program.content, given) if isinstance(program.content, Traced) else _shaped(program, given)
     graph = _import(_graph_def(program.content))
     found = [_port(name, graph.get_tensor_by_name(tensor)) for name, tensor in program.content.ends.outputs]
     if outputs is not None:
@@ -195,7 +190,7 @@ def bind(program: Program, given: Mapping[str, Port], outputs: Sequence[Port] | 
     for port in found:
         if port.dtype not in DTYPES:
             raise refuse_dtype(port.name, str(port.dtype), f"tf.cast({port.name}, tf.{{}})")
-    return Bound(program, tuple(found), is_single)
+    return Bound(program, tuple(found))
 
 
 def _shaped(program: Program, given: Mapping[str, Port]) -> Program:
@@ -224,8 +219,8 @@ def _import(graph_def: Any) -> Any:
     return graph
 
 
-def _trace(traced: Traced, given: Mapping[str, Port]) -> tuple[Program, bool]:
-    """The graph that a function makes of these inputs, and whether it returns one value."""
+def _trace(traced: Traced, given: Mapping[str, Port]) -> Program:
+    """The graph that a function makes of these inputs."""
     names = [port.name for port in traced.ports if port.name in given]
     specs = [tf.TensorSpec(given[name].shape, _tf_dtype(given[name].dtype), name=None) for name in names]
 
@@ -243,13 +238,12 @@ def _trace(traced: Traced, given: Mapping[str, Port]) -> tuple[Program, bool]:
             ) from error
         opened = open_function(made)
         opened.inputs = dict(zip(names, opened.inputs.values(), strict=True))
-        wanted, is_single = _results(traced, made)
-        opened.outputs = dict(zip(wanted, (tensor.name for tensor in wanted.values()), strict=True))
+        opened.outputs = {name: tensor.name for name, tensor in _results(traced, made).items()}
         program = capture(opened)
-    return replace(program, content=_as_columns(program.content)), is_single
+    return replace(program, content=_as_columns(program.content))
 
 
-def _results(traced: Traced, made: Any) -> tuple[dict[str, Any], bool]:
+def _results(traced: Traced, made: Any) -> dict[str, Any]:
     """Outputs by name: what the user said, dict keys, a named tuple's fields, or the function's own name."""
     result, flat = made.structured_outputs, list(made.outputs)
     if isinstance(result, Mapping):
@@ -264,8 +258,6 @@ def _results(traced: Traced, made: Any) -> tuple[dict[str, Any], bool]:
         if name is None:
             raise PlanError("the function has no name that its result could have; name it: program(fn, outputs=['z'])")
         found = {name: flat[0]}
-        if traced.outputs is None or len(traced.outputs) == 1:
-            return found, True
     elif traced.outputs is None:
         raise PlanError(
             f"the function returns {len(flat)} values without names; return a dict or a named tuple, or name them with "
@@ -274,15 +266,15 @@ def _results(traced: Traced, made: Any) -> tuple[dict[str, Any], bool]:
     else:
         found = {str(place): tensor for place, tensor in enumerate(flat)}
     if traced.outputs is None or list(found) == list(traced.outputs):
-        return found, False
+        return found
     if set(found) == set(traced.outputs):
-        return {name: found[name] for name in traced.outputs}, False
+        return {name: found[name] for name in traced.outputs}
     if isinstance(result, Mapping) or len(found) != len(traced.outputs):
         raise PlanError(
             f"the function returns {len(found)} outputs ({', '.join(found)}), but these were named: "
             f"{', '.join(traced.outputs)}"
         )
-    return dict(zip(traced.outputs, found.values(), strict=True)), len(found) == 1
+    return dict(zip(traced.outputs, found.values(), strict=True))
 
 
 def _declared(found: Sequence[Port], said: Sequence[Port]) -> list[Port]:

@@ -74,7 +74,8 @@ def explain(dframe: Any) -> str:
     columns = of_schema(table.df.schema)
     for field in table.df.schema.fields:
         kind = field.dataType.typeName()
-        kind = field.dataType.simpleString() if kind in ("udt", "vector") else kind
+        if kind.endswith("udt"):  # a vector's own name is in its simple one
+            kind = field.dataType.simpleString()
         lines.append(_line(field.name, kind, field.nullable, columns[field.name]))
     return "\n".join(lines)
 

@@ -147,7 +147,7 @@ def _reduce(verb: str, fetches: Any, dframe: Any, initial_variables: bool) -> An
     plan = Reduce(bound.program, 0, each=each, outputs=specs, is_algebraic=captured.is_algebraic)
     row = table.reduce(plan, reads)
     values = [_value(row[spec.name][0]) for spec in specs]
-    return values[0] if bound.is_single and not captured.is_list else values
+    return values[0] if len(values) == 1 and not captured.is_list else values
 
 
 def _value(cell: Any) -> Any:

@@ -166,7 +166,7 @@ class DLEstimator(_Common, Estimator[Any], MLReadable[Any], MLWritable):
         weight = self._value("weightCol") or None
         reading = self._reading(dataset, side, model, labels, weight)  # says at once what does not fit
         estimator = side.estimator(model, **self._parts, rate=self._value("learningRate"), seed=self._value("seed"))
-        estimator.replicas = self._value("numReplicas")
+        estimator.asked_replicas = self._value("numReplicas")
         estimator._sync = _SYNCS[self._value("sync")]
         estimator._staleness = None if self._value("staleness") < 0 else self._value("staleness")
         estimator._device = self._value("device")

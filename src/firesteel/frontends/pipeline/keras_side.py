@@ -30,10 +30,10 @@ _FILE = "model.keras"
 class _Training(KerasEstimator):
     """The Estimator, told how many replicas there are, and to bring rows into the model's shapes."""
 
-    replicas = 0
+    asked_replicas = 0
 
     def _world(self, spark: SparkSession) -> int:
-        return self.replicas or nodes(spark)
+        return self.asked_replicas or nodes(spark)
 
     def _source(self, data: Any, columns: Columns, *, counts_inputs: bool) -> Source:
         source = super()._source(data, columns, counts_inputs=counts_inputs)

@@ -54,10 +54,10 @@ _COUNTS = ("epoch", "batch_count", "num_samples", "last_train_loss", "val_num_sa
 class _Training(TorchEstimator):
     """The Estimator, told how many replicas there are, and to take whole numbers as the model's own."""
 
-    replicas = 0
+    asked_replicas = 0
 
     def _world(self, spark: SparkSession) -> int:
-        return self.replicas or nodes(spark)
+        return self.asked_replicas or nodes(spark)
 
     def _source(self, data: Any, columns: Columns, *, counts_inputs: bool) -> Source:
         source = super()._source(data, columns, counts_inputs=counts_inputs)

@@ -92,7 +92,7 @@ def test_output_names(df, refused):
     refused(lambda: tfs.map_blocks(tfs.program(lambda x: {"S": x}), df), "S")  # Spark does not tell S from s
     refused(lambda: tfs.map_blocks(lambda x: x, df), "program(fn, outputs=['z'])")
     refused(lambda: tfs.map_blocks(tfs.program(lambda x: (x, x)), df), "2 values without names", "outputs=")
-    refused(lambda: tfs.map_blocks(tfs.program(lambda x: (x, x), outputs=["q"]), df), "'q'")
+    refused(lambda: tfs.map_blocks(tfs.program(lambda x: (x, x), outputs=["q"]), df), "2 outputs", "named: q")
     refused(lambda: tfs.map_blocks(z, df, schema={"w": ("float64", []), "v": ("nonsense", [])}), "nonsense", "double")
     refused(lambda: tfs.map_blocks(z, df, schema="z interval"), "interval", "double")
     with graph() as tf:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -140,5 +141,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    faulthandler.dump_traceback_later(250)  # where it stands, should it stand
     main()
     sys.stdout.write("SEEN " + json.dumps(seen) + "\n")

@@ -33,6 +33,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     )
     try:
         output, _ = process.communicate(timeout=280)
+    except subprocess.TimeoutExpired as error:
+        pytest.fail(f"the program did not end; what it said last:\n{(error.output or b'').decode()[-6000:]}")
     finally:
         process.kill()
         process.wait()

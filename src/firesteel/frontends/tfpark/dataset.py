@@ -31,6 +31,8 @@ __all__ = ["TFDataset", "dataset_of"]
 
 _MEMORY = re.compile(r"DRAM|PMEM|DIRECT|DISK_\d+")
 _SHUFFLED_ELEMENTS = 10_000
+_KNOWN = ("firesteel", "datasets")
+"""A collection of the graph's, by a key that is no string: those are not saved with it."""
 
 
 class TFDataset:
@@ -84,8 +86,7 @@ class TFDataset:
             rows = self.static_rows()
             self.graph, made = _placeholders(list(self.layout.fields.values()), self.has_batch, rows)
             self._tensors = rebuilt(self.layout.structure, iter(made))
-            known = self.graph.__dict__.setdefault("_firesteel_datasets", {})
-            known |= {tensor.name: self for tensor in made}
+            self.graph.get_collection_ref(_KNOWN).extend((tensor.name, self) for tensor in made)
         return self._tensors
 
     @property
@@ -483,7 +484,7 @@ def dataset_of(tensors: Sequence[Any]) -> TFDataset | None:
     """The dataset whose placeholders these are among; ``PlanError`` where they are of two."""
     found: dict[int, TFDataset] = {}
     for tensor in tensors:
-        known = getattr(tensor.graph, "__dict__", {}).get("_firesteel_datasets", {})
+        known = dict(tensor.graph.get_collection_ref(_KNOWN))
         if tensor.name in known:
             found[id(known[tensor.name])] = known[tensor.name]
     if len(found) > 1:

@@ -42,6 +42,7 @@ class GraphReplica:
         self.model, self.optimizer, self.scheduler, self.loss_function = self.graph, None, None, None
         self._forward: Any = None
         self._measure: Any = None
+        self._doubles = False
         if program.state is not None:
             self._set(unpack(program.state["model"]))
         if content.starters:
@@ -81,7 +82,9 @@ class GraphReplica:
             self._measure_feeds = self._fed(names)
             self._measure = self._callable([self._tensor(name) for name in names], self._measure_feeds)
         rows = rows_of(batch)
-        values = list(self._measure(*self._arrays(batch, self._measure_feeds)))
+        values, is_doubled = self._whole(self._measure, self._arrays(batch, self._measure_feeds), rows)
+        if is_doubled:
+            values = [value[:1] if np.ndim(value) and len(value) == 2 else value for value in values]
         loss = None if content.loss is None else float(values.pop())
         self._feed_figures({measure.name: metrics.get(measure.name) for measure in content.measures}, values, rows)
         return None if loss is None else (loss * rows, float(rows))
@@ -98,6 +101,22 @@ class GraphReplica:
     def close(self) -> None:
         """Let go of the session."""
         self.session.close()
+
+    def _whole(self, run: Any, arrays: Sequence[Array], rows: int, *more: Any) -> tuple[list[Any], bool]:
+        """What a run gives; of one row that the graph cannot take alone, that of the same row twice.
+
+        ``tf.squeeze`` takes the axis of one row too, and old programs squeeze their labels. Losses are means:
+        two equal rows have that of one.
+        """
+        if rows != 1 or not self._doubles:
+            try:
+                return list(run(*arrays, *more)), False
+            except tf.errors.InvalidArgumentError:
+                if rows != 1:
+                    raise
+        found = list(run(*(np.repeat(values, 2, axis=0) for values in arrays), *more))
+        self._doubles = True
+        return found, True
 
     def _feed_figures(self, metrics: Mapping[str, Any], values: Sequence[Any], rows: int) -> None:
         """Feed metrics with the tensors of their measures, in the order of these."""

@@ -12,7 +12,8 @@ import numpy as np
 from firesteel.core.errors import PlanError, SchemaError
 from firesteel.data.arrow import from_numpy, vector_type
 from firesteel.data.frame import path_of, prediction_field
-from firesteel.data.reading import Reading, entry, quoted
+from firesteel.data.quoting import quoted
+from firesteel.data.reading import Reading, entry
 from firesteel.engine.scorer import Outputs, Scorer
 
 if TYPE_CHECKING:

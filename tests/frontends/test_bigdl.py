@@ -437,7 +437,8 @@ def test_a_graph_with_two_inputs_learns(sc: SparkContext) -> None:
     )
     method = SGD(0.1, momentum=0.5, dampening=0.0)
     optimizer = Optimizer(model, rdd, MSECriterion(), MaxEpoch(15), 10, method, replicas=2)
-    optimizer.set_validation(10, [x[:, :1], x[:, 1:]], y, EveryEpoch(), [MeanAbsoluteError()])
+    held_out = {"X_val": [x[:, :1], x[:, 1:]], "Y_val": y}
+    optimizer.set_validation(batch_size=10, trigger=EveryEpoch(), val_method=MeanAbsoluteError(), **held_out)
     optimizer.optimize()
     np.testing.assert_allclose([w.item() for w in model.get_weights() or ()], [2, 3], atol=0.05)
     summary = optimizer._estimator.get_validation_summary("MAE")

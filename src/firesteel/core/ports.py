@@ -202,8 +202,8 @@ class Sync(Protocol):
         """Start from rank 0's weights."""
         ...
 
-    def commit(self, replica: Trainable) -> None:
-        """After a backward: agree and update."""
+    def commit(self, replica: Trainable, *, has_rows: bool = True) -> None:
+        """After a backward, perhaps of no rows: agree and update."""
         ...
 
     def settle(self, replica: Trainable, rows: int) -> None:
@@ -212,6 +212,14 @@ class Sync(Protocol):
 
     def state(self, replica: Trainable) -> State:
         """The whole state, on every rank; all ranks must call it."""
+        ...
+
+    def schedule(self, replica: Trainable, event: str, figures: Mapping[str, float] | None = None) -> None:
+        """Advance the learning-rate schedule wherever updates are made; see ``Trainable.schedule``."""
+        ...
+
+    def adopt(self, replica: Trainable) -> None:
+        """Something else than an update changed the weights, alike on all replicas: these are the ones that count."""
         ...
 
     def own(self, replica: Trainable) -> bytes:

@@ -64,7 +64,7 @@ class Top5Accuracy(_Mean):
     """The share of rows whose label, from 1, is among the five largest outputs."""
 
     def _values(self, preds: Array, targets: Array) -> Array:
-        return metrics.Top5Accuracy()._values(preds, np.asarray(targets) - 1)
+        return metrics.Top5Accuracy()._values(preds, self._labels(preds, targets, 1))
 
 
 class TreeNNAccuracy(Top1Accuracy):

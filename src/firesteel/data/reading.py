@@ -34,9 +34,27 @@ class Tensor:
 
     name: str
     columns: tuple[Column, ...]
+    shape: tuple[int, ...] | None = None
+    """A row's shape as the model has it: rows of as many values are brought into it."""
 
     def join(self, arrays: Sequence[Any]) -> Any:
         """The columns' arrays as one. Scalars count as vectors of length 1."""
+        joined = self._joined(arrays)
+        if self.shape is None or not isinstance(joined, np.ndarray) or joined.shape[1:] == self.shape:
+            return joined
+        if int(np.prod(joined.shape[1:])) != int(np.prod(self.shape)):
+            if not len(joined):
+                return np.zeros((0, *self.shape), joined.dtype)
+            names = ", ".join(repr(column.name) for column in self.columns)
+            raise SchemaError(
+                f"rows of {names} have shape {joined.shape[1:]}, which does not become the model's {self.shape}",
+                column=self.columns[0].name,
+                expected=str(self.shape),
+                found=str(joined.shape[1:]),
+            )
+        return joined.reshape(len(joined), *self.shape)
+
+    def _joined(self, arrays: Sequence[Any]) -> Any:
         if len(arrays) == 1:
             return arrays[0]
         parts = [array[:, None] if array.ndim == 1 else array for array in arrays]

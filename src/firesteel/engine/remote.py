@@ -84,7 +84,7 @@ def fit_remote(
     outline = replace(
         outline, stream=_without_source(job.stream), validation_stream=_without_source(job.validation_stream)
     )
-    card = TaskCard(b"", decoder, tensors, cores_per_task(spark), job.probe)
+    card = TaskCard(b"", decoder, tensors, cores_per_task(spark), job.probe, plan.device)
     _announce(plan, outputs.verbose)
     with Listener(plan, outputs, budget) as desk:
         launch_remote(

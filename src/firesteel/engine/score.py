@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from firesteel.core.errors import PlanError, SchemaError
+from firesteel.core.spec import Batch
 from firesteel.data.arrow import from_numpy, vector_type
 from firesteel.data.frame import path_of, prediction_field
 from firesteel.data.quoting import quoted
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructField
 
-__all__ = ["check_count", "score_frame"]
+__all__ = ["check_count", "sample", "score_frame"]
 
 
 def score_frame(
@@ -72,10 +73,9 @@ def _check_free(df: DataFrame, names: Sequence[str]) -> None:
 
 def _probe(df: DataFrame, reading: Reading, scorer: Scorer) -> Outputs:
     """The outputs for one row of the data, computed on the driver: what the schema is made of."""
-    selected = df.select(*reading.select(df))
-    rows = selected.take(1)  # not toArrow, which starts a task for every partition
-    if rows:
-        return scorer.try_out(reading.batch(_record(rows[0], selected.schema.fields)))
+    batch = sample(df, reading)
+    if batch is not None:
+        return scorer.try_out(batch)
     shapes = [() if column.kind == "scalar" else column.shape for column in reading.columns]
     if any(shape is None or None in shape for shape in shapes):
         raise PlanError("the DataFrame has no rows, so the output's shape is not known; pass output_schema")
@@ -83,6 +83,13 @@ def _probe(df: DataFrame, reading: Reading, scorer: Scorer) -> Outputs:
     return scorer.try_out(
         {tensor.name: tensor.join([next(arrays) for _ in tensor.columns]) for tensor in reading.tensors}
     )
+
+
+def sample(df: DataFrame, reading: Reading) -> Batch | None:
+    """The first row of the data, as a batch; ``None`` where there is none."""
+    selected = df.select(*reading.select(df))
+    rows = selected.take(1)  # not toArrow, which starts a task for every partition
+    return reading.batch(_record(rows[0], selected.schema.fields)) if rows else None
 
 
 def _record(row: Sequence[Any], fields: Sequence[StructField]) -> pa.RecordBatch:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from firesteel.cluster.devices import task_device
 from firesteel.cluster.failure import Failure
 from firesteel.cluster.parcel import Parcel
 from firesteel.cluster.preflight import cores_per_task
@@ -41,10 +42,11 @@ _living: OrderedDict[str, Living] = OrderedDict()
 
 @dataclass(frozen=True)
 class Living:
-    """A replica in this process, and who watches it."""
+    """A replica in this process, who watches it, and what is made of its outputs."""
 
     replica: Any
     callbacks: Callbacks
+    finish: Callable[[Outputs], Outputs] | None = None
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,15 @@ class Scorer:
         """The function that scores a batch, between the hooks of one prediction. Runs in a task."""
         living = self.wake()
         living.callbacks.call("before_pred_epoch")
-        yield partial(self._score, living.replica, living.callbacks)
+        yield partial(self._score, living, living.callbacks)
         living.callbacks.call("after_pred_epoch")
 
     def wake(self) -> Living:
         """The program alive in this task's process, which keeps it."""
-        living = _living.pop(self.parcel.digest, None) or self._bring_to_life(self.threads)
-        _living[self.parcel.digest] = living
+        device = task_device()
+        key = f"{self.parcel.digest} on {device}"
+        living = _living.pop(key, None) or self._bring_to_life(self.threads, device)
+        _living[key] = living
         while len(_living) > _REPLICAS_KEPT:
             _living.popitem(last=False)
         return living
@@ -80,7 +84,7 @@ class Scorer:
             ReplicaFailed: the user's code raised, as it would in a task.
         """
         try:
-            return self._score(self._bring_to_life(0).replica, None, batch)
+            return self._score(self._bring_to_life(0), None, batch)
         except FiresteelError:
             raise
         except Exception as error:
@@ -91,27 +95,29 @@ class Scorer:
         sys.path.extend(path for path in self.sys_path if path not in sys.path)
         return unpack_object(payload)
 
-    def _bring_to_life(self, threads: int) -> Living:
+    def _bring_to_life(self, threads: int, device: str = "cpu") -> Living:
         plan, callbacks, config = self.unpack(self.parcel.read())
-        replica: Any = registry.framework(plan.program.framework).replica(plan.program, "cpu", threads)
+        replica: Any = registry.framework(plan.program.framework).replica(plan.program, device, threads)
         runner = Runner(rank=0, num_workers=1, config=config)
         listed = Callbacks(callbacks, runner)
         if listed:
             replica.main, replica.runner = listed.main, runner
             runner.model, runner.criterion = replica.model, replica.loss_function
-        return Living(replica, listed)
+        return Living(replica, listed, getattr(plan, "finish", None))
 
-    def _score(self, replica: Any, callbacks: Callbacks | None, batch: Batch) -> Outputs:
+    def _score(self, living: Living, callbacks: Callbacks | None, batch: Batch) -> Outputs:
         if rows_of(batch) == 0:
             # Not every model takes no rows, but each knows its outputs for one.
             one = {name: np.zeros((1, *values.shape[1:]), values.dtype) for name, values in batch.items()}
-            return first_rows(self._score(replica, None, one), 0)
+            return first_rows(self._score(living, None, one), 0)
         parts = []
         for piece in pieces(batch, self.batch_size):
             if callbacks is not None:
                 callbacks.call("before_pred_iter")
-            outputs = dict(replica.forward(piece))
+            outputs = dict(living.replica.forward(piece))
             _check_rows(outputs, rows_of(piece))
+            if living.finish is not None:
+                outputs = living.finish(outputs)
             parts.append(outputs)
             if callbacks is not None:
                 callbacks.call("after_pred_iter")

@@ -8,25 +8,26 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
-import psutil
 
 from firesteel.cluster.child import Desk
+from firesteel.cluster.ports import interface_of
 from firesteel.core import registry
 from firesteel.core.errors import PlanError
 from firesteel.core.metrics import as_metrics
 from firesteel.core.moments import install, passing
-from firesteel.core.plan import Position
-from firesteel.core.ports import Framework, Group, State
+from firesteel.core.plan import SERVER_SYNCS, Position
+from firesteel.core.ports import Framework, Group, State, Sync
 from firesteel.core.spec import rows_of
 from firesteel.core.triggers import Progress
 from firesteel.data.packed import pack, unpack
+from firesteel.engine.address import dial
 from firesteel.engine.callbacks import Callbacks, Runner
 from firesteel.engine.commits import Commits, join, split
 from firesteel.engine.feeds import Step, open_training, open_validation
@@ -35,6 +36,7 @@ from firesteel.engine.job import FitJob
 from firesteel.engine.ledger import Ledger
 from firesteel.engine.patience import Patience
 from firesteel.sync import make_sync
+from firesteel.sync.server import ServerSync
 
 __all__ = ["main"]
 
@@ -75,20 +77,12 @@ def join_group(desk: Desk) -> Group:
         return TensorFlowGroup(desk.rank, desk.world, desk.board, desk.host, desk.generation)
     from firesteel.sync.gloo import GlooGroup
 
-    return GlooGroup(desk.rank, desk.world, desk.board, _interface(desk.host), desk.generation)
+    return GlooGroup(desk.rank, desk.world, desk.board, interface_of(desk.host), desk.generation)
 
 
 def has_gloo() -> bool:
     """Whether torch is installed, which brings gloo."""
     return importlib.util.find_spec("torch") is not None
-
-
-def _interface(address: str) -> str | None:
-    """The network interface with this address: the one by which the driver was reached."""
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(each.family == socket.AF_INET and each.address == address for each in addresses):
-            return str(name)
-    return None
 
 
 class Training:
@@ -107,7 +101,6 @@ class Training:
         self.desk, self.plan = desk, job.plan
         self.replica, self.group, self.callbacks = replica, group, callbacks
         self.at: Position = job.plan.position
-        self.sync = make_sync(job.plan.sync, job.plan.averaging_steps)
         self.data = open_training(job, desk, assignment, framework, group)
         self.validation = open_validation(job, desk, assignment, framework, group)
         self.steps: Iterator[Step] | None = None  # of the pass that is under way; a pass may span several epochs
@@ -126,10 +119,17 @@ class Training:
         self.owned: tuple[list[bytes], list[int]] = ([], [])  # what each rank alone had, and its rows, at that commit
         self.tallies: list[list[Any]] = []  # what replicas had counted of the epoch, likewise
         self._restore(assignment.get("restore"), assignment.get("kept"))
+        self.sync = self._make_sync(job)
         if job.plan.launch.max_failures or job.plan.launch.max_preemptions:
             self.commits = Commits(desk, assignment.get("kept"), self.at.step)
         self.committed = (time.perf_counter(), self.at.step)
         self._show_runner(framework)
+
+    def _make_sync(self, job: FitJob) -> Sync:
+        if job.plan.sync not in SERVER_SYNCS:
+            return make_sync(job.plan.sync, job.plan.averaging_steps)
+        dials = [partial(dial, address) for address in job.servers]
+        return ServerSync(dials, self.data.sample, step=self.at.step)
 
     # --- the loop ---
 
@@ -142,7 +142,8 @@ class Training:
         while not self._is_over():
             self.epoch()
             self._commit_if_due()
-        self.patience.restore(self.replica)
+        if self.patience.restore(self.replica):
+            self.sync.adopt(self.replica)
         self.callbacks.call("after_run")
         self._pass("result")
         self._hand_over("result")
@@ -179,9 +180,9 @@ class Training:
         middle = time.perf_counter()
         self.desk.beat(is_waiting=True)
         self._pass("agree")
-        self.sync.commit(self.replica)
+        self.sync.commit(self.replica, has_rows=loss is not None)
         end = time.perf_counter()
-        self.replica.schedule("batch")
+        self.sync.schedule(self.replica, "batch")
         self.seconds["compute"] += middle - begin
         self.seconds["agree"] += end - middle
         self._count(step, loss, rate, end - begin)
@@ -258,7 +259,7 @@ class Training:
         self._validate_if_due(is_epoch_end=not is_open)
         record |= self.validated
         score = {} if self.last_score is None else {"score": self.last_score}
-        self.replica.schedule("epoch", record | score)
+        self.sync.schedule(self.replica, "epoch", record | score)
         self.runner.stats = record
         self.callbacks.call("after_train_epoch")
         self.runner.epochs = self.at.epoch

@@ -58,6 +58,8 @@ class TrainingEstimator(Estimator):
         self._workers_per_node = positive(workers_per_node, "workers_per_node") or 1
         self._sync = "all-reduce"
         self._averaging_steps = 1
+        self._staleness: int | None = None
+        self._device = "auto"
         self._config = config
         self._model_dir = None if model_dir is None else (local_path(model_dir) or model_dir)
         self._state: dict[str, bytes] = {}
@@ -236,6 +238,8 @@ class TrainingEstimator(Estimator):
             epochs=epochs if resume else position.epoch + epochs,
             sync=self._sync,
             averaging_steps=self._averaging_steps,
+            staleness=self._staleness,
+            device=self._device,
             shuffle=bool(shuffle),
             seed=self._seed,
             steps_per_epoch=positive(steps_per_epoch, "steps_per_epoch", none=True),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from firesteel.core.program import Program
-from firesteel.frameworks.bigdl import hands
+from firesteel.frameworks.bigdl import hands, tfnet
 from firesteel.frameworks.bigdl.build import build, build_criterion
 from firesteel.frameworks.bigdl.program import capture_model
 from firesteel.frameworks.bigdl.replica import BigDLReplica
@@ -58,6 +58,12 @@ class BigDLFramework(TorchFramework):
     take_notes = staticmethod(hands.take_notes)
     update = staticmethod(hands.update)
     zero_grad = staticmethod(hands.zero_grad)
+
+    # Graphs of TensorFlow as layers.
+    export_tf = staticmethod(tfnet.export_tf)
+    frozen_net = staticmethod(tfnet.frozen_net)
+    saved_model_net = staticmethod(tfnet.saved_model_net)
+    session_net = staticmethod(tfnet.session_net)
 
 
 framework = BigDLFramework()

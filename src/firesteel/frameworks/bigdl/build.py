@@ -18,6 +18,7 @@ from firesteel.frameworks.bigdl import (  # noqa: F401 - each enters its classes
     recurrent,
     shapes,
     tables,
+    tfnet,
 )
 from firesteel.frameworks.bigdl.criterions import CRITERIONS
 from firesteel.frameworks.bigdl.module import KINDS, Layer

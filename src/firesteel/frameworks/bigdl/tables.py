@@ -296,8 +296,7 @@ class Bottle(Container):
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self.append(settings.module)
-        self.takes = settings.n_input_dim
-        self.gives = settings.n_output_dim1 or settings.n_input_dim
+        self.takes = settings.n_input_dim  # what comes out unfolds by itself, however many axes the layer gives
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         folded = values.dim() - self.takes + 1

@@ -131,5 +131,11 @@ class KerasFramework:
 
         return travelling(data, model, seed)
 
+    def together(self, model: object, group: Any, is_starved: Any) -> Any:
+        """A user's own model whose ``fit`` works with others'; see ``together.Together``."""
+        from firesteel.frameworks.keras.together import Together
+
+        return Together(model, group, is_starved)
+
 
 framework = KerasFramework()

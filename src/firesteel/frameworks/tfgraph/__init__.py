@@ -12,9 +12,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from firesteel.core.columns import Bound, Port, Shape
 from firesteel.core.errors import missing_extra
 from firesteel.core.program import Program
 from firesteel.core.spec import Batch
@@ -48,6 +49,12 @@ class TFGraphFramework:
     def replica(self, program: Program, device: str = "cpu", threads: int = 1) -> Any:
         """A replica in this process."""
         _sources()
+        from firesteel.frameworks.tfgraph.columns import ColumnContent
+
+        if isinstance(program.content, ColumnContent):
+            from firesteel.frameworks.tfgraph.rows import ColumnGraphReplica
+
+            return ColumnGraphReplica(program, device, threads)
         if program.content.training is not None:
             from firesteel.frameworks.tfgraph.learning import LearningReplica
 
@@ -55,6 +62,30 @@ class TFGraphFramework:
         from firesteel.frameworks.tfgraph.replica import GraphReplica
 
         return GraphReplica(program, device, threads)
+
+    # --- programs over columns: see ``core.columns`` ---
+
+    def capture_columns(self, model: object, **parts: Any) -> Program:
+        """See ``columns.capture_columns``."""
+        return _columns().capture_columns(model, **parts)
+
+    def inputs(self, program: Program) -> tuple[Port, ...]:
+        """See ``columns.inputs``."""
+        return _columns().inputs(program)
+
+    def outputs(self, program: Program) -> tuple[str, ...] | None:
+        """See ``columns.outputs``."""
+        return _columns().outputs(program)
+
+    def bind(self, program: Program, given: Mapping[str, Port], outputs: Sequence[Port] | None = None) -> Bound:
+        """See ``columns.bind``."""
+        return _columns().bind(program, given, outputs)
+
+    def placeholder(self, dtype: str, shape: Shape, name: str) -> Any:
+        """See ``columns.placeholder``."""
+        return _columns().placeholder(dtype, shape, name)
+
+    # --- what graphs are made of ---
 
     def build_graph(self, function: Callable[[], Any]) -> str:
         """See ``text.build_graph``."""
@@ -78,6 +109,60 @@ class TFGraphFramework:
     def open_text(self, text: str) -> Any:
         """What ``build_graph`` returned, opened: its ``graph``, the name of its ``loss``. A model for ``capture``."""
         return _sources().open_text(text)
+
+    def open_elsewhere(self, path: str) -> Any:
+        """See ``elsewhere.open_elsewhere``. What it returns is a model for ``capture``."""
+        _sources()
+        from firesteel.frameworks.tfgraph.elsewhere import open_elsewhere
+
+        return open_elsewhere(path)
+
+    def as_text(self, opened: Any) -> str:
+        """A graph that was opened, as text; its variables' values stay outside."""
+        _sources()
+        from firesteel.frameworks.tfgraph.text import write_text
+
+        return write_text(opened.graph, opened.loss)
+
+    def trainable(self, opened: Any) -> list[str]:
+        """The names of the trainable variables, in the graph's order."""
+        return [variable.op.name for variable in opened.graph.get_collection("trainable_variables")]
+
+    def kind_of(self, opened: Any, tensor: str) -> str:
+        """The kind of op that makes a tensor; ``UnknownName`` lists near names where there is none."""
+        return str(_sources().tensor_in(opened.graph, tensor).op.type)
+
+    def output_shape(self, program: Program) -> tuple[int, ...] | None:
+        """A row's shape of the one output, where the graph says it."""
+        from firesteel.frameworks.tfgraph.program import output_shape
+
+        return output_shape(program)
+
+    def pack(self, values: Any) -> bytes:
+        """See ``state.pack``."""
+        from firesteel.frameworks.tfgraph.state import pack
+
+        return pack(values)
+
+    def unpack(self, data: bytes) -> dict[str, Any]:
+        """See ``state.unpack``."""
+        from firesteel.frameworks.tfgraph.state import unpack
+
+        return unpack(data)
+
+    def optimizer(self, name: str, options: Any) -> Any:
+        """See ``optimizers.make_optimizer``."""
+        _sources()
+        from firesteel.frameworks.tfgraph.optimizers import make_optimizer
+
+        return make_optimizer(name, options)
+
+    def save(self, program: Program, path: str) -> None:
+        """See ``elsewhere.save_saved_model``."""
+        _sources()
+        from firesteel.frameworks.tfgraph.elsewhere import save_saved_model
+
+        save_saved_model(program, path)
 
     def zoo_optimizer(self, optimizer: Any, name: str | None = None) -> Any:
         """See ``marks.ZooOptimizer``."""
@@ -161,6 +246,13 @@ def _sources() -> Any:
     except ModuleNotFoundError as error:
         raise missing_extra(error.name or "tensorflow", "tensorflow") from error
     return sources
+
+
+def _columns() -> Any:
+    _sources()
+    from firesteel.frameworks.tfgraph import columns
+
+    return columns
 
 
 framework = TFGraphFramework()

@@ -27,7 +27,18 @@ from firesteel.frameworks.tfgraph.state import pack
 from firesteel.frameworks.tfgraph.text import export_meta
 from firesteel.frameworks.tfgraph.training import Training, add_training, check_loss
 
-__all__ = ["Ends", "Feed", "GraphContent", "Variable", "capture", "describe", "finish", "named", "values_of"]
+__all__ = [
+    "Ends",
+    "Feed",
+    "GraphContent",
+    "Variable",
+    "capture",
+    "describe",
+    "finish",
+    "named",
+    "output_shape",
+    "values_of",
+]
 
 Array = npt.NDArray[Any]
 
@@ -288,6 +299,22 @@ def describe(fed: Mapping[str, Any]) -> tuple[Feed, ...]:
         Feed(name, tensor.name, tensor.dtype.name, None if tensor.shape.rank is None else tuple(tensor.shape.as_list()))
         for name, tensor in fed.items()
     )
+
+
+def output_shape(program: Program) -> tuple[int, ...] | None:
+    """A row's shape of the one output, where the graph says it; ``PlanError`` where it is no number."""
+    ((_, name),) = program.content.ends.outputs
+    graph = tf.Graph()
+    with graph.as_default():
+        graph_def = tf.compat.v1.GraphDef()
+        graph_def.ParseFromString(program.content.graph)
+        tf.import_graph_def(graph_def, name="")
+    tensor = graph.get_tensor_by_name(name)
+    if not (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool):
+        raise PlanError(f"the output {name!r} is of {tensor.dtype.name}; a column of predictions holds numbers")
+    if tensor.shape.rank is None or tensor.shape.rank == 0 or None in tensor.shape.as_list()[1:]:
+        return None
+    return tuple(tensor.shape.as_list()[1:])
 
 
 def check_fed(graph_def: Any, names: Sequence[str], fed: Sequence[str], who: str) -> None:

@@ -183,9 +183,9 @@ def open_function(function: Any, *specs: Any) -> Opened:
             variable = variables.get(id(outer))
             if variable is None:
                 raise PlanError("the tf.function uses a lookup table or another resource, which cannot travel with it")
-            handle = tf.raw_ops.VarHandleOp(
-                dtype=variable.dtype, shape=variable.shape, name=f"variables/{_plain_name(variable.name)}"
-            )
+            # Handles of one shared name are one variable, and no name is a name too.
+            own = opened.graph.unique_name(f"variables/{_plain_name(variable.name)}", mark_as_used=False)
+            handle = tf.raw_ops.VarHandleOp(dtype=variable.dtype, shape=variable.shape, shared_name=own, name=own)
             opened.values[handle.op.name] = values[id(outer)]
             inner[placeholder.name] = handle
         tf.import_graph_def(function.graph.as_graph_def(), input_map=inner, name="")

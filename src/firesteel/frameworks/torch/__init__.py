@@ -15,10 +15,12 @@ try:
 except ModuleNotFoundError as error:  # pragma: no cover - shown by the error's text
     raise missing_extra("torch", "torch") from error
 
+from firesteel.frameworks.torch.exported import ExportedModule, export_module
 from firesteel.frameworks.torch.program import capture, input_range, make, make_model
 from firesteel.frameworks.torch.replica import TorchReplica, load_into
 from firesteel.frameworks.torch.state import pack_file, pack_model, pack_tree, read_state_dict, unpack_file, unpack_tree
 from firesteel.frameworks.torch.stream import is_sharded, stream, take_shard
+from firesteel.frameworks.torch.structure import describe, rebuild
 
 __all__ = ["TorchFramework", "device_of", "framework"]
 
@@ -72,6 +74,9 @@ class TorchFramework:
         return input_range(model)
 
     # What the driver does with a model in its own hands.
+    describe = staticmethod(describe)
+    export_module = staticmethod(export_module)
+    exported_module = staticmethod(ExportedModule)
     make = staticmethod(make)
     make_model = staticmethod(make_model)
     load_into = staticmethod(load_into)
@@ -79,6 +84,7 @@ class TorchFramework:
     pack_model = staticmethod(pack_model)
     pack_tree = staticmethod(pack_tree)
     read_state_dict = staticmethod(read_state_dict)
+    rebuild = staticmethod(rebuild)
     unpack_file = staticmethod(unpack_file)
     unpack_tree = staticmethod(unpack_tree)
 

@@ -24,6 +24,7 @@ from firesteel.frameworks.torch.program import Parts, TorchContent, make, make_m
 from firesteel.frameworks.torch.quickstart import spare_the_compiler
 from firesteel.frameworks.torch.slices import SlicedOptimizer, merge_slices
 from firesteel.frameworks.torch.state import pack_model, pack_tree, unpack_tensors, unpack_tree
+from firesteel.frameworks.torch.tallies import Tallies
 
 __all__ = ["TorchReplica"]
 
@@ -54,6 +55,7 @@ class TorchReplica:
         self.main: Any = None
         self.runner: Any = None
         self._last: tuple[Batch, float] | None = None
+        self._tallies = Tallies(content.train_metrics)
         self._is_collective = batchnorm.is_synced(model)
 
     # --- scoring ---
@@ -195,6 +197,8 @@ class TorchReplica:
             if target is None:
                 raise PlanError("the training data has no labels")
             loss, target = criterion(output, target, self._weight(batch))
+            if self._tallies:
+                self._tallies.add(_detached(output), _detached(target))
             if self.runner is not None:
                 self.runner.batch = (*self._features_tuple(batch), target)
                 self.runner.output, self.runner.target, self.runner.loss = output, target, loss
@@ -377,6 +381,20 @@ class TorchReplica:
             raise CheckpointError(f"the optimizer's state does not fit this optimizer: {error}") from error
         if self.scheduler is not None and tree["scheduler"] is not None:
             self.scheduler.load_state_dict(tree["scheduler"])
+
+    # --- an epoch's figures ---
+
+    def tally(self) -> list[Array]:
+        """What this replica has counted since the epoch began."""
+        return self._tallies.states()
+
+    def load_tally(self, tallies: Sequence[Sequence[Array]]) -> None:
+        """Begin with what replicas had counted before."""
+        self._tallies.load(tallies)
+
+    def figures(self, tallies: Sequence[Sequence[Array]]) -> dict[str, float]:
+        """What all replicas' counts come to; the next epoch begins."""
+        return self._tallies.figures(tallies)
 
     # --- feeding ---
 

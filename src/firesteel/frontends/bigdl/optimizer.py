@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from firesteel.core.errors import PlanError
 from firesteel.core.metrics import as_metrics
-from firesteel.core.plan import Clipping, positive
+from firesteel.core.plan import positive
 from firesteel.core.triggers import MaxEpoch, Progress, Trigger, as_trigger
 from firesteel.core.validation import Top1Accuracy
 from firesteel.data.sources import is_rdd
@@ -82,13 +82,14 @@ class Optimizer:
 
     # --- what it is told ---
 
-    def set_validation(self, batch_size: int, val_rdd: Any, *rest: Any, **named: Any) -> Self:
+    def set_validation(self, batch_size: int, val_rdd: Any = None, *rest: Any, **named: Any) -> Self:
         """Validate when a trigger fires.
 
         ``set_validation(batch_size, val_rdd, trigger, val_method=None)`` with an RDD of ``Sample``, or
         ``set_validation(batch_size, X_val, Y_val, trigger, val_method=None)`` with arrays. ``val_method`` is one or
         several validation methods, by default ``[Top1Accuracy()]``.
         """
+        val_rdd = named.pop("X_val", val_rdd)
         names = ("trigger", "val_method") if is_rdd(val_rdd) else ("Y_val", "trigger", "val_method")
         given = dict(zip(names, rest, strict=False)) | named
         if len(rest) > len(names) or set(given) - set(names):
@@ -124,17 +125,17 @@ class Optimizer:
 
     def set_gradclip_const(self, min_value: float, max_value: float) -> Self:
         """Each element of a step's gradient into this range."""
-        self._estimator._clipping = Clipping.constant(min_value, max_value)
+        self._estimator.set_constant_gradient_clipping(min_value, max_value)
         return self
 
     def set_gradclip_l2norm(self, clip_norm: float) -> Self:
         """A step's gradient scaled down to this norm over all parameters."""
-        self._estimator._clipping = Clipping.l2_norm(clip_norm)
+        self._estimator.set_l2_norm_gradient_clipping(clip_norm)
         return self
 
     def disable_gradclip(self) -> Self:
         """No clipping."""
-        self._estimator._clipping = None
+        self._estimator.clear_gradient_clipping()
         return self
 
     def set_train_summary(self, summary: TrainSummary) -> Self:

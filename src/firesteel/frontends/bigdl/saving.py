@@ -26,13 +26,15 @@ from firesteel.frontends.bigdl.layers import (
     tables,
 )
 from firesteel.frontends.bigdl.regularizers import Regularizer
+from firesteel.frontends.bigdl.tfnet import TFNet
 
 __all__ = ["describe", "from_description", "load_model", "load_weights", "read_description", "save_model"]
 
 _FORMAT = "firesteel.bigdl"
 _MODULES = (activations, containers, convolution, linear, normalization, pooling, recurrent, shapes, tables)
 _CLASSES: dict[str, type[Layer]] = {name: getattr(module, name) for module in _MODULES for name in module.__all__} | {
-    "_Entry": _Entry
+    "TFNet": TFNet,
+    "_Entry": _Entry,
 }
 
 

@@ -17,7 +17,7 @@ from firesteel.frontends.bigdl.described import bench
 from firesteel.frontends.bigdl.layer import Layer
 from firesteel.frontends.bigdl.samples import EvaluatedResult, sample_row
 
-__all__ = ["classes", "evaluate", "predict", "predict_distributed", "predict_local"]
+__all__ = ["classes", "evaluate", "predict", "predict_distributed", "predict_local", "predict_rows"]
 
 _ROWS = 256
 
@@ -45,6 +45,38 @@ def predict_distributed(model: Layer, rdd: Any, batch_size: int) -> Any:
         raise PlanError(f"predict_distributed takes an RDD of Sample, not {type(rdd).__qualname__}")
     estimator = _estimator(model)
     return estimator.predict(rdd.map(sample_row), batch_size=_size(batch_size))
+
+
+def predict_rows(model: Layer, data: Any, batch_size: int, is_batches: bool = False) -> Any:
+    """Outputs for the rows of an array, an RDD of arrays or a DataFrame, as an RDD, lazily and in order."""
+    estimator = _estimator(model)
+    size = _size(batch_size)
+    if is_rdd(data):
+        rows = data.flatMap(_rows_of) if is_batches else data
+        return estimator.predict(rows.map(_as_row), batch_size=size)
+    from pyspark.sql import SparkSession
+
+    if not hasattr(data, "columns"):
+        listed = list(data) if isinstance(data, (list, tuple)) else [data]
+        context = SparkSession.builder.getOrCreate().sparkContext
+        rows = context.parallelize(list(zip(*listed, strict=True)))
+        return estimator.predict(rows.map(_as_row), batch_size=size)
+    scored = estimator.predict(data, batch_size=size)
+    return scored.select("prediction").rdd.map(_only)
+
+
+def _as_row(element: Any) -> dict[str, Any]:
+    parts = [np.asarray(part) for part in element] if isinstance(element, (list, tuple)) else [np.asarray(element)]
+    return {"x": parts if len(parts) > 1 else parts[0]}
+
+
+def _rows_of(element: Any) -> Any:
+    parts = element if isinstance(element, (list, tuple)) else [element]
+    return zip(*parts, strict=True)
+
+
+def _only(row: Any) -> Any:
+    return np.asarray(row[0])
 
 
 def classes(outputs: Any) -> Any:

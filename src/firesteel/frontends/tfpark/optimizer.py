@@ -20,7 +20,7 @@ from firesteel.engine.listener import Outputs
 from firesteel.frontends.bigdl.summaries import ParameterHistograms, TrainSummary, ValidationSummary
 from firesteel.frontends.graph_estimator import GraphEstimator, clipping_of, flattened
 from firesteel.frontends.tfpark.dataset import TFDataset, dataset_of
-from firesteel.frontends.tfpark.matching import check_model
+from firesteel.frontends.tfpark.matching import check_model, keras_estimator
 from firesteel.frontends.tfpark.origins import Origin, Streams
 from firesteel.frontends.training import TrainingEstimator, session_of
 
@@ -219,22 +219,10 @@ class TFOptimizer:
 
         Trained weights are in the model, and ``sess`` is ``None``. ``session_config`` has no meaning for Keras 3.
         """
-        from firesteel.frontends.keras_estimator import KerasEstimator
-
         _check_dataset(dataset)
         if optimizer is not None:
             _check_method(optimizer)
-        estimator = KerasEstimator(
-            keras_model=keras_model,
-            model_creator=None,
-            metrics=metrics,
-            optimizer=optimizer,
-            config=None,
-            backend=None,
-            workers_per_node=1,
-            model_dir=model_dir,
-            seed=None,
-        )
+        estimator = keras_estimator(keras_model, optimizer, metrics=metrics, model_dir=model_dir)
         check_model(keras_model, dataset.layout)
         made = cls.__new__(cls)
         made._begin(estimator, dataset, optimizer, model_dir, metrics, replicas, 0.0)

@@ -495,9 +495,10 @@ class _MethodUpdater(_Updater):
 
     def follow(self, weights: Sequence[Array]) -> None:
         if self._flats is not None:
+            if all(mine is theirs for mine, theirs in zip(self._flats, weights, strict=True)):
+                return  # gathered after an update: this rank's run has them already
             for mine, theirs in zip(self._flats, weights, strict=True):
-                if mine is not theirs:
-                    mine[...] = theirs
+                mine[...] = theirs
         for run, flat, (begin, end) in zip(self._runs, weights, self._bounds, strict=bool(self._runs)):
             run.set(self._replica.session, {"weights": flat[begin:end]})
 

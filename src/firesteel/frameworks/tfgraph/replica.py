@@ -12,7 +12,7 @@ import tensorflow as tf
 from firesteel.core.errors import CheckpointError, SchemaError
 from firesteel.core.program import Program
 from firesteel.core.spec import Batch, rows_of
-from firesteel.frameworks.tfgraph.cutting import needed
+from firesteel.frameworks.tfgraph.cutting import needed, op_of
 from firesteel.frameworks.tfgraph.figures import TensorMean
 from firesteel.frameworks.tfgraph.program import Ends, Feed, GraphContent
 from firesteel.frameworks.tfgraph.state import unpack
@@ -177,10 +177,13 @@ class GraphReplica:
         return [tensor.name for tensor in self.graph.get_operation_by_name(op).inputs]
 
     def _arrays(self, batch: Batch, feeds: Sequence[Feed]) -> list[Array]:
-        missing = [feed.name for feed in feeds if feed.name not in batch]
+        # A dict of arrays is matched by the placeholders' names.
+        names = [feed.name if feed.name in batch else f"{feed.name[:1]}.{op_of(feed.tensor)}" for feed in feeds]
+        missing = [feed.name for feed, name in zip(feeds, names, strict=True) if name not in batch]
         if missing:
             raise SchemaError(f"the graph needs {', '.join(missing)}, and the data has: {', '.join(batch)}")
-        return [fitted(batch[feed.name], feed, is_by_row=self._content.ends.is_by_row) for feed in feeds]
+        is_by_row = self._content.ends.is_by_row
+        return [fitted(batch[name], feed, is_by_row=is_by_row) for feed, name in zip(feeds, names, strict=True)]
 
     def _tensor(self, name: str) -> Any:
         return self.graph.get_tensor_by_name(name)

@@ -18,7 +18,7 @@ from firesteel.frontends.graph_estimator import flattened
 from firesteel.frontends.tfpark.dataset import TFDataset, dataset_of
 from firesteel.frontends.tfpark.matching import check_model, keras_estimator
 from firesteel.frontends.tfpark.origins import Columns, Streams
-from firesteel.frontends.training import TrainingEstimator, session_of
+from firesteel.frontends.training import TrainingEstimator
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -97,7 +97,7 @@ class TFPredictor:
 
         Images that have uris come as pairs of uri and prediction.
         """
-        spark = session_of(None)
+        spark = self.dataset.origin.session()
         rows = self._rows()
         scorer = make_scorer(spark, Map(self._program, rows))
         origin = self.dataset.origin
@@ -126,7 +126,7 @@ class TFPredictor:
         names = self._names if output_cols is None else flattened(output_cols)
         if len(names) != len(self._names):
             raise SchemaError(f"output_cols has {len(names)} names, and there are {len(self._names)} outputs")
-        spark = session_of(origin.df)
+        spark = origin.session()
         scorer = make_scorer(spark, Map(self._program, self._rows(), tuple(map(str, names))))
         return score_frame(origin.df, origin.reading, scorer, tuple(map(str, names)), self._schema(names))
 

@@ -19,7 +19,7 @@ second = tf.layers.dense(first, 3)
 outer = tf.layers.dense(second, 1, name="outer", activation=tf.nn.sigmoid)
 assert (first.name, second.name, outer.name) == ("dense/Relu:0", "dense_1/BiasAdd:0", "outer/Sigmoid:0")
 names = [variable.name for variable in tf.global_variables()]
-assert names == ["dense/kernel:0", "dense/bias:0", "dense_1/kernel:0", "dense_1/bias:0", "outer/kernel:0", "outer/bias:0"]
+assert names == [f"{layer}/{name}:0" for layer in ("dense", "dense_1", "outer") for name in ("kernel", "bias")]
 with tf.variable_scope("m"):
     one = tf.layers.dense(x, 2)
 with tf.variable_scope("m", reuse=True):
@@ -96,7 +96,8 @@ with slim.arg_scope(scope):
 net = slim.max_pool2d(net, [2, 2], scope="pool1")
 net = slim.fully_connected(slim.flatten(net), 3, activation_fn=None, scope="fc")
 assert net.name == "fc/BiasAdd:0"
-weights = [v for v in tf.trainable_variables() if v.name in ("conv1/weights:0", "conv1/biases:0", "fc/weights:0", "fc/biases:0")]
+wanted = [f"{layer}/{name}:0" for layer in ("conv1", "fc") for name in ("weights", "biases")]
+weights = [v for v in tf.trainable_variables() if v.name in wanted]
 assert len(weights) == 4
 assert len(tf.losses.get_regularization_losses()) == 1
 with tf.Session() as session:

@@ -116,10 +116,11 @@ class GraphEstimator(TrainingEstimator):
         measures, _ = self._measured
         parts = {"optimizer": self._optimizer, **self._parts} if is_trained else {"config": self._parts.get("config")}
         has_labels = bool(self._labels_given) or self._loss is not None
+        feeds = self._feeds()
         found: Program = self._framework.capture(
             self._inputs_given,
-            inputs=self._inputs_given,
-            labels=self._labels_given,
+            inputs={name: tensor for name, tensor in feeds.items() if name.startswith("x")},
+            labels={name: tensor for name, tensor in feeds.items() if name.startswith("y")},
             outputs=self._outputs_given,
             loss=self._loss,
             updates=self._updates if is_trained else (),

@@ -22,6 +22,9 @@ from firesteel.frameworks.keras.variables import numpy_of
 
 __all__ = ["MethodOptimizer", "build"]
 
+_CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
+"""Keras's own, of an optimizer that ours took the place of."""
+
 
 class MethodOptimizer(keras.optimizers.Optimizer):
     """The walk over variables, and the rate; a class below says what happens to one variable.
@@ -80,12 +83,16 @@ class MethodOptimizer(keras.optimizers.Optimizer):
     def get_config(self) -> dict[str, Any]:
         """Settings that ``from_config`` takes."""
         found = super().get_config()
-        return {"name": found["name"], "method": self.method.settings()}
+        clipping = {name: getattr(self, name) for name in _CLIPPING if getattr(self, name) is not None}
+        return {"name": found["name"], "method": self.method.settings(), **clipping}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         """The reverse of ``get_config``."""
-        return build(OptimMethod.from_settings(config["method"]))
+        made = build(OptimMethod.from_settings(config["method"]))
+        for name in _CLIPPING:
+            setattr(made, name, config.get(name))
+        return made
 
     def _first(self, slot: str) -> Any:
         return "zeros"

@@ -99,10 +99,14 @@ class LearningReplica(GraphReplica):
             self._step = self._callable(
                 fetches, self._step_feeds, is_training=True, beside=[self._tensor(training.share)]
             )
-        loss, *rest = self._step(*self._arrays(batch, self._step_feeds), np.float64(share))
-        self._gradients = rest[: len(self._buffers)]
+        rows = rows_of(batch)
+        found, is_doubled = self._whole(self._step, self._arrays(batch, self._step_feeds), rows, np.float64(share))
+        loss, *rest = found
+        self._gradients, seen = rest[: len(self._buffers)], rest[len(self._buffers) :]
         self._loss = float(loss)
-        self._feed_figures(self._tallied, rest[len(self._buffers) :], rows_of(batch))
+        if is_doubled:
+            seen = [value[:1] if np.ndim(value) and len(value) == 2 else value for value in seen]
+        self._feed_figures(self._tallied, seen, rows)
         return self._loss
 
     # --- an epoch's figures ---
@@ -491,9 +495,10 @@ class _MethodUpdater(_Updater):
 
     def follow(self, weights: Sequence[Array]) -> None:
         if self._flats is not None:
+            if all(mine is theirs for mine, theirs in zip(self._flats, weights, strict=True)):
+                return  # gathered after an update: this rank's run has them already
             for mine, theirs in zip(self._flats, weights, strict=True):
-                if mine is not theirs:
-                    mine[...] = theirs
+                mine[...] = theirs
         for run, flat, (begin, end) in zip(self._runs, weights, self._bounds, strict=bool(self._runs)):
             run.set(self._replica.session, {"weights": flat[begin:end]})
 

@@ -30,7 +30,10 @@ from firesteel.frontends.training import session_of
 __all__ = ["TFDataset", "dataset_of"]
 
 _MEMORY = re.compile(r"DRAM|PMEM|DIRECT|DISK_\d+")
+_SHUFFLED_BYTES = 64 << 20
 _SHUFFLED_ELEMENTS = 10_000
+_KNOWN = ("firesteel", "datasets")
+"""A collection of the graph's, by a key that is no string: those are not saved with it."""
 
 
 class TFDataset:
@@ -84,8 +87,7 @@ class TFDataset:
             rows = self.static_rows()
             self.graph, made = _placeholders(list(self.layout.fields.values()), self.has_batch, rows)
             self._tensors = rebuilt(self.layout.structure, iter(made))
-            known = self.graph.__dict__.setdefault("_firesteel_datasets", {})
-            known |= {tensor.name: self for tensor in made}
+            self.graph.get_collection_ref(_KNOWN).extend((tensor.name, self) for tensor in made)
         return self._tensors
 
     @property
@@ -121,7 +123,7 @@ class TFDataset:
             return self.batch_per_thread
         from firesteel.cluster.preflight import nodes
 
-        ranks = nodes(session_of(None))
+        ranks = nodes(self.origin.session())
         if self.batch_size % ranks:
             raise PlanError(
                 f"with hard_code_batch_size, batch_size must be a multiple of {ranks} replicas, not {self.batch_size}"
@@ -483,7 +485,7 @@ def dataset_of(tensors: Sequence[Any]) -> TFDataset | None:
     """The dataset whose placeholders these are among; ``PlanError`` where they are of two."""
     found: dict[int, TFDataset] = {}
     for tensor in tensors:
-        known = getattr(tensor.graph, "__dict__", {}).get("_firesteel_datasets", {})
+        known = dict(tensor.graph.get_collection_ref(_KNOWN))
         if tensor.name in known:
             found[id(known[tensor.name])] = known[tensor.name]
     if len(found) > 1:
@@ -591,7 +593,6 @@ def _check_same(layout: Layout, other: Layout, what: str) -> None:
 
 def _streamed(dataset: Any, is_batched: bool, is_shuffled: bool, is_unchecked: bool) -> tuple[Layout, Any]:
     datasets = registry.framework("tfgraph").datasets  # type: ignore[attr-defined]
-    mixed = _SHUFFLED_ELEMENTS if is_shuffled and not is_batched else 0
     if callable(dataset) and not datasets.is_dataset(dataset):
         spec = datasets.spec_of(dataset)
     elif datasets.is_dataset(dataset):
@@ -599,12 +600,19 @@ def _streamed(dataset: Any, is_batched: bool, is_shuffled: bool, is_unchecked: b
     else:
         raise PlanError(f"a tf.data.Dataset or a function that makes one is needed, not {type(dataset).__qualname__}")
     layout = _spec_layout(spec, is_batched)
+    mixed = _mixed(layout) if is_shuffled and not is_batched else 0
     if not datasets.is_dataset(dataset):
         return layout, datasets.made_by(dataset, tuple(layout.fields), is_batched=is_batched, shuffle=mixed)
     refuse = () if is_unchecked else ("Repeat",) if is_batched else ("Batch", "Repeat")
     return layout, datasets.pack_dataset(
         dataset, tuple(layout.fields), is_batched=is_batched, shuffle=mixed, refuse=refuse
     )
+
+
+def _mixed(layout: Layout) -> int:
+    """How many elements are shuffled together: not more than fit a replica's memory beside its model."""
+    sizes = [8 * int(np.prod([length or 64 for length in field.shape])) for field in layout.fields.values()]
+    return max(100, min(_SHUFFLED_ELEMENTS, _SHUFFLED_BYTES // max(1, sum(sizes))))
 
 
 def _spec_layout(spec: Any, is_batched: bool) -> Layout:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping
 from typing import Any
 
 from firesteel.core.errors import PlanError
 from firesteel.core.plan import positive
-from firesteel.engine.files import local_path, read_bytes, write_bytes
 from firesteel.frontends.bigdl.summaries import TrainSummary, ValidationSummary
+from firesteel.frontends.keras_files import load_model, load_weights, save_model, save_weights
 from firesteel.frontends.tfpark.dataset import TFDataset
-from firesteel.frontends.tfpark.matching import check_model
+from firesteel.frontends.tfpark.matching import check_model, keras_estimator
 from firesteel.frontends.tfpark.optimizer import check_summary
 from firesteel.frontends.tfpark.predictor import TFPredictor
 
@@ -118,20 +116,8 @@ class KerasModel:
         return self.model.predict(x, batch_size=batch_per_thread, verbose=0)
 
     def _estimator(self) -> Any:
-        from firesteel.frontends.keras_estimator import KerasEstimator
-
         if self._kept is None:
-            self._kept = KerasEstimator(
-                keras_model=self.model,
-                model_creator=None,
-                metrics=None,
-                optimizer=self.optimizer,
-                config=None,
-                backend=None,
-                workers_per_node=1,
-                model_dir=self.model_dir,
-                seed=None,
-            )
+            self._kept = keras_estimator(self.model, self.optimizer, model_dir=self.model_dir)
         return self._kept
 
     # --- one batch ---
@@ -175,28 +161,21 @@ class KerasModel:
         self.model.set_weights(weights)
 
     def save_weights(self, filepath: str, overwrite: bool = True, save_format: str | None = None) -> None:
-        """Weights alone, as ``.weights.h5`` (added where it is missing)."""
-        path = filepath if filepath.endswith(".weights.h5") else f"{filepath}.weights.h5"
-        _write(path, self.model.save_weights, overwrite)
+        """Weights alone, in Keras's own form."""
+        save_weights(self.model, str(filepath), overwrite=overwrite)
 
     def load_weights(self, filepath: str, by_name: bool = False) -> None:
-        """What ``save_weights`` wrote; ``by_name``: those of layers of the same name and shape."""
-        path = filepath if filepath.endswith(".h5") else f"{filepath}.weights.h5"
-        with tempfile.TemporaryDirectory() as folder:
-            self.model.load_weights(_here(path, folder), skip_mismatch=by_name)
+        """What ``save_weights`` or Keras wrote; ``by_name``: those that fit, and the others stay as they are."""
+        load_weights(self.model, str(filepath), by_name=by_name)
 
     def save_model(self, path: str, overwrite: bool = True) -> None:
         """The whole model as ``.keras`` (added where there is no suffix) or ``.h5``."""
-        _write(path if path.endswith(_SUFFIXES) else f"{path}.keras", self.model.save, overwrite)
+        save_model(self.model, _with_suffix(path), overwrite=overwrite, include_optimizer=True, save_format=None)
 
     @staticmethod
     def load_model(path: str) -> KerasModel:
         """What ``save_model`` wrote."""
-        import keras
-
-        whole = path if path.endswith(_SUFFIXES) else f"{path}.keras"
-        with tempfile.TemporaryDirectory() as folder:
-            return KerasModel(keras.saving.load_model(_here(whole, folder)))
+        return KerasModel(load_model(_with_suffix(path), None, True))
 
     # --- summaries ---
 
@@ -211,23 +190,5 @@ class KerasModel:
         self._estimator().record("validation", summary)
 
 
-def _write(path: str, save: Any, overwrite: bool) -> None:
-    """Save beside the target first, and put the whole file in its place: on any disk."""
-    with tempfile.TemporaryDirectory() as folder:
-        made = os.path.join(folder, os.path.basename(path))
-        save(made)
-        with open(made, "rb") as file:
-            write_bytes(path, file.read(), overwrite=overwrite)
-
-
-def _here(path: str, folder: str) -> str:
-    """A file on a local disk."""
-    local = local_path(path)
-    if local is not None:
-        if not os.path.exists(local):
-            raise FileNotFoundError(f"No such file: {path}")
-        return local
-    made = os.path.join(folder, os.path.basename(path))
-    with open(made, "wb") as file:
-        file.write(read_bytes(path))
-    return made
+def _with_suffix(path: str) -> str:
+    return str(path) if str(path).endswith(_SUFFIXES) else f"{path}.keras"

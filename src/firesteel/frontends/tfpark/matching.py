@@ -1,14 +1,42 @@
-"""Whether a dataset fits a Keras model: names, counts and every dimension, before anything runs."""
+"""A Keras model at this door: its estimator, and whether a dataset fits it in names, counts and every dimension."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from firesteel.core import registry
 from firesteel.core.errors import PlanError
+from firesteel.core.optimizers import OptimMethod
+from firesteel.frontends.keras_estimator import KerasEstimator
 from firesteel.frontends.tfpark.layout import Field, Layout, leaves
 
-__all__ = ["check_model"]
+__all__ = ["check_model", "keras_estimator"]
+
+_CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
+
+
+def keras_estimator(
+    model: Any, optimizer: Any = None, *, metrics: Any = None, model_dir: str | None = None
+) -> KerasEstimator:
+    """The estimator of a compiled model. One of our optimizers clips as the compiled one did."""
+    if isinstance(optimizer, OptimMethod):
+        framework: Any = registry.framework("keras")
+        compiled = getattr(model, "optimizer", None)
+        optimizer = framework.optimizer(optimizer)
+        for name in _CLIPPING:
+            setattr(optimizer, name, getattr(compiled, name, None))
+    return KerasEstimator(
+        keras_model=model,
+        model_creator=None,
+        metrics=metrics,
+        optimizer=optimizer,
+        config=None,
+        backend=None,
+        workers_per_node=1,
+        model_dir=model_dir,
+        seed=None,
+    )
 
 
 def check_model(model: Any, layout: Layout, *, has_labels: bool = True) -> None:

@@ -20,9 +20,9 @@ from firesteel.engine.listener import Outputs
 from firesteel.frontends.bigdl.summaries import ParameterHistograms, TrainSummary, ValidationSummary
 from firesteel.frontends.graph_estimator import GraphEstimator, clipping_of, flattened
 from firesteel.frontends.tfpark.dataset import TFDataset, dataset_of
-from firesteel.frontends.tfpark.matching import check_model
+from firesteel.frontends.tfpark.matching import check_model, keras_estimator
 from firesteel.frontends.tfpark.origins import Origin, Streams
-from firesteel.frontends.training import TrainingEstimator, session_of
+from firesteel.frontends.training import TrainingEstimator
 
 __all__ = ["TFOptimizer", "check_summary"]
 
@@ -219,22 +219,10 @@ class TFOptimizer:
 
         Trained weights are in the model, and ``sess`` is ``None``. ``session_config`` has no meaning for Keras 3.
         """
-        from firesteel.frontends.keras_estimator import KerasEstimator
-
         _check_dataset(dataset)
         if optimizer is not None:
             _check_method(optimizer)
-        estimator = KerasEstimator(
-            keras_model=keras_model,
-            model_creator=None,
-            metrics=metrics,
-            optimizer=optimizer,
-            config=None,
-            backend=None,
-            workers_per_node=1,
-            model_dir=model_dir,
-            seed=None,
-        )
+        estimator = keras_estimator(keras_model, optimizer, metrics=metrics, model_dir=model_dir)
         check_model(keras_model, dataset.layout)
         made = cls.__new__(cls)
         made._begin(estimator, dataset, optimizer, model_dir, metrics, replicas, 0.0)
@@ -277,7 +265,7 @@ class TFOptimizer:
         position = estimator.position
         if end.fires(Progress(position.epoch, position.step, is_epoch_end=False)):
             return
-        spark = session_of(None)
+        spark = self.dataset.origin.session()
         world = self._replicas or estimator.replicas(spark)
         source, held_out = self._sources(world)
         summary = estimator.recorders.get("train")
@@ -293,7 +281,7 @@ class TFOptimizer:
             sync="sharded",
             shuffle=self.dataset.is_shuffled,
             seed=estimator.seed,
-            validation=None if held_out is None else Validation(self.dataset.batch_size, trigger=keep),
+            validation=None if held_out is None else Validation(max(1, self.dataset.batch_size), trigger=keep),
             checkpoint_trigger=None if self.model_dir is None else keep,
             callbacks=callbacks,
             metrics=estimator.measures(),
@@ -409,9 +397,14 @@ class TFOptimizer:
 class _Learner(GraphEstimator):
     """A graph's estimator whose figures are those of the TFPark door."""
 
-    def __init__(self, *, figures: Mapping[str, tuple[Any, Metric]], **parts: Any) -> None:
+    def __init__(self, *, feeds: Mapping[str, Any], figures: Mapping[str, tuple[Any, Metric]], **parts: Any) -> None:
+        self._fed = dict(feeds)
         self._figures = dict(figures)
-        super().__init__(**parts)
+        named = {letter: [t for name, t in feeds.items() if name.startswith(letter)] for letter in "xy"}
+        super().__init__(inputs=named["x"], labels=named["y"], **parts)
+
+    def _feeds(self) -> dict[str, Any]:
+        return self._fed
 
     @property
     def graph(self) -> Any:
@@ -455,9 +448,8 @@ def _learner(
     feeds = _feeds(dataset, inputs)
     clipping_of(clip_norm, clip_value)
     return _Learner(
+        feeds=feeds,
         figures=_figures(metrics, *validation),
-        inputs=[tensor for name, tensor in feeds.items() if name.startswith("x")],
-        labels=[tensor for name, tensor in feeds.items() if name.startswith("y")],
         outputs=None,
         loss=loss,
         optimizer=optimizer,

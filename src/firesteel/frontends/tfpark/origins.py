@@ -23,7 +23,7 @@ from firesteel.frontends.training import session_of
 
 if TYPE_CHECKING:
     from pyspark import RDD
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
 __all__ = ["Arrays", "Columns", "Elements", "Origin", "Shards", "Streams", "column_fields", "stated_columns"]
@@ -53,6 +53,10 @@ class Origin(ABC):
     @abstractmethod
     def plain(self) -> tuple[Any, dict[str, Any]]:
         """Data and column arguments as an estimator takes them."""
+
+    def session(self) -> SparkSession:
+        """The Spark session that the rows are in."""
+        return session_of(None)
 
 
 @dataclass(frozen=True)
@@ -185,6 +189,10 @@ class Columns(Origin):
         """The DataFrame and the names of its columns."""
         features, labels = self.names
         return self.df, {"feature_cols": list(features), **({"label_cols": list(labels)} if labels else {})}
+
+    def session(self) -> SparkSession:
+        """The DataFrame's own, which may be a Connect session."""
+        return session_of(self.df)
 
 
 @dataclass(frozen=True)
@@ -328,7 +336,9 @@ def stated_columns(df: DataFrame, layout: Layout, names: Mapping[str, str]) -> C
     tensors = []
     for batch_name, field in layout.fields.items():
         column_name = names[batch_name]
-        columns_of(df.schema, [column_name], role="image or label") if column_name not in df.columns else None
+        if column_name not in df.columns:
+            there = ", ".join(df.columns)
+            raise SchemaError(f"there is no column {column_name!r}; the DataFrame has: {there}", column=column_name)
         kind = df.schema[column_name].dataType.simpleString()
         is_image = kind.startswith("struct<") or (
             kind == "binary" and field.dtype != "string" and len(field.shape) == 3

@@ -16,9 +16,9 @@ from firesteel.engine.score import score_frame
 from firesteel.engine.scorer import make_scorer
 from firesteel.frontends.graph_estimator import flattened
 from firesteel.frontends.tfpark.dataset import TFDataset, dataset_of
-from firesteel.frontends.tfpark.matching import check_model
+from firesteel.frontends.tfpark.matching import check_model, keras_estimator
 from firesteel.frontends.tfpark.origins import Columns, Streams
-from firesteel.frontends.training import TrainingEstimator, session_of
+from firesteel.frontends.training import TrainingEstimator
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -83,23 +83,11 @@ class TFPredictor:
     @classmethod
     def from_keras(cls, keras_model: Any, dataset: TFDataset) -> TFPredictor:
         """A Keras model's outputs for every row."""
-        from firesteel.frontends.keras_estimator import KerasEstimator
-
         check_scoring(dataset, needs_batch=True)
         check_model(keras_model, dataset.layout, has_labels=False)
         made = cls.__new__(cls)
         made.dataset = dataset
-        made._estimator = KerasEstimator(
-            keras_model=keras_model,
-            model_creator=None,
-            metrics=None,
-            optimizer=None,
-            config=None,
-            backend=None,
-            workers_per_node=1,
-            model_dir=None,
-            seed=None,
-        )
+        made._estimator = keras_estimator(keras_model)
         made._program = made._estimator.program(is_trained=False)
         made._names, made._types = [], []
         return made
@@ -109,7 +97,7 @@ class TFPredictor:
 
         Images that have uris come as pairs of uri and prediction.
         """
-        spark = session_of(None)
+        spark = self.dataset.origin.session()
         rows = self._rows()
         scorer = make_scorer(spark, Map(self._program, rows))
         origin = self.dataset.origin
@@ -138,7 +126,7 @@ class TFPredictor:
         names = self._names if output_cols is None else flattened(output_cols)
         if len(names) != len(self._names):
             raise SchemaError(f"output_cols has {len(names)} names, and there are {len(self._names)} outputs")
-        spark = session_of(origin.df)
+        spark = origin.session()
         scorer = make_scorer(spark, Map(self._program, self._rows(), tuple(map(str, names))))
         return score_frame(origin.df, origin.reading, scorer, tuple(map(str, names)), self._schema(names))
 

@@ -158,6 +158,7 @@ def test_any_keys(spark):
     ):
         assert sorted(values(tfs.aggregate(fold, df.groupBy(key)), "x")) == [30.0, 36.0]
     assert values(tfs.aggregate(fold, df.groupBy())) == [66.0]
+    assert by_key(tfs.aggregate(fold, df.groupBy((F.col("x") % 2).alias("odd")))) == {0.0: 30.0, 1.0: 36.0}
     expected = {"-0": 6.0, "nan": 15.0}
     odd = spark.createDataFrame(
         [(0.0, 1.0), (-0.0, 2.0), (float("nan"), 7.0), (0.0, 3.0), (float("nan"), 8.0)], "k double, x double"

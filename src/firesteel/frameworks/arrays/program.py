@@ -15,7 +15,7 @@ import numpy.typing as npt
 from firesteel.core.columns import DTYPES, Bound, Port, Shape, refuse_dtype
 from firesteel.core.errors import FiresteelError, PlanError, UnknownName
 from firesteel.core.program import Program
-from firesteel.frameworks.arrays.kinds import KINDS, kind_of, make_kind
+from firesteel.frameworks.arrays.kinds import KINDS, is_layer, kind_of, make_kind
 
 __all__ = ["ArraysContent", "Call", "bind", "capture", "inputs"]
 
@@ -61,16 +61,12 @@ def capture(model: Any, *, kind: str | None = None, outputs: Sequence[str] | Non
 
 def _single(model: Any) -> str | None:
     """The name of what a function returns, if that is one value."""
-    if _is_module(model):
+    if is_layer(model):
         return "output"
     while isinstance(model, functools.partial):
         model = model.func
     name = getattr(model, "__name__", None)
     return name if name and name.isidentifier() else None
-
-
-def _is_module(model: Any) -> bool:
-    return kind_of(model) == "torch"
 
 
 def inputs(program: Program) -> tuple[Port, ...]:
@@ -89,9 +85,10 @@ def inputs(program: Program) -> tuple[Port, ...]:
 
 def _parameters(function: Any) -> list[inspect.Parameter]:
     target = function
-    if _is_module(function):
-        # A Keras layer on torch is a module too; its inputs are those of its call.
-        target = getattr(function, "call", None) or function.forward
+    if is_layer(function):
+        target = (
+            getattr(function, "call", None) or function.forward
+        )  # Keras layers have the one, torch modules the other
     try:
         return list(inspect.signature(target).parameters.values())
     except (TypeError, ValueError) as error:

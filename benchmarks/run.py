@@ -18,7 +18,10 @@ from benchmarks.facts import facts
 from benchmarks.harness import measure
 from benchmarks.report import Report
 
-CASES = ("gang_up", "training", "commits", "first_epoch", "feed", "scoring", "growth", "shards", "tfrecord", "peers")
+CASES = (
+    "gang_up", "training", "keras", "commits", "first_epoch", "feed", "scoring", "growth", "shards", "tfrecord",
+    "peers",
+)  # fmt: skip
 _MINUTES = ("peers",)  # environments to be made, a session of its own for each turn
 
 

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     )
     from firesteel.data.shards import XShards
     from firesteel.frontends.estimator import Estimator
+    from firesteel.frontends.pipeline.asynchronous import SparkAsyncDL, SparkAsyncDLModel
+    from firesteel.frontends.pipeline.graphs import build_graph
+    from firesteel.frontends.tfpark.dataset import TFDataset
+    from firesteel.frontends.tfpark.optimizer import TFOptimizer
+    from firesteel.frontends.tfpark.predictor import TFPredictor
 
 __version__ = "0.1.0"
 
@@ -44,10 +49,16 @@ __all__ = [
     "PlanError",
     "ReplicaFailed",
     "SchemaError",
+    "SparkAsyncDL",
+    "SparkAsyncDLModel",
     "SyncError",
+    "TFDataset",
+    "TFOptimizer",
+    "TFPredictor",
     "UnknownName",
     "UnsupportedError",
     "XShards",
+    "build_graph",
     "init_context",
     "init_nncontext",
     "init_orca_context",
@@ -57,7 +68,13 @@ __all__ = [
 
 _HOMES = {
     "Estimator": "firesteel.frontends.estimator",
+    "SparkAsyncDL": "firesteel.frontends.pipeline.asynchronous",
+    "SparkAsyncDLModel": "firesteel.frontends.pipeline.asynchronous",
+    "TFDataset": "firesteel.frontends.tfpark.dataset",
+    "TFOptimizer": "firesteel.frontends.tfpark.optimizer",
+    "TFPredictor": "firesteel.frontends.tfpark.predictor",
     "XShards": "firesteel.data.shards",
+    "build_graph": "firesteel.frontends.pipeline.graphs",
     "init_context": "firesteel.cluster.context",
     "init_nncontext": "firesteel.cluster.context",
     "init_orca_context": "firesteel.cluster.context",

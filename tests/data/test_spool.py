@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from firesteel.core.errors import ClusterError, SchemaError
-from firesteel.data.spool import Block, SpoolReader, SpoolWriter, spool_directory
+from firesteel.data.packed import pack, unpack
+from firesteel.data.spool import Block, SpoolReader, SpoolWriter, files_for, spool_directory
 
 DTYPES = ["<f4", "<f8", "<i8", "|i1", "|b1"]
 
@@ -54,6 +55,33 @@ def test_rows_come_back_by_number(pieces, dtype: str, shape: tuple[int, ...], da
             np.testing.assert_array_equal(reader.arrays()[name], whole)
             assert found[name].dtype == whole.dtype
             assert reader.empty()[name].shape == (0, *whole.shape[1:])
+
+
+@given(st.lists(st.lists(st.binary(max_size=9), max_size=5), max_size=5))
+@settings(deadline=None, max_examples=60)
+def test_strings_and_bytes_come_back_as_bytes(pieces: list[list[bytes]]) -> None:
+    batches = []
+    for cells in pieces:
+        values = np.empty(len(cells), object)
+        values[:] = cells
+        batch = {"s": values, "n": np.arange(float(len(cells)))}
+        again = unpack(*pack(batch))
+        assert again["s"].tolist() == cells
+        assert np.array_equal(again["n"], batch["n"])
+        batches.append(again)
+    flat = [cell for cells in pieces for cell in cells]
+    with SpoolWriter(("s", "n", "s/heap")) as writer:
+        assert all(files_for(batch) == ("s", "n", "s/heap") for batch in batches)
+        for partition, batch in enumerate(batches):
+            writer.append(partition, batch)
+        if not flat:
+            return
+        reader = SpoolReader(writer.descriptors, writer.signature, writer.blocks)
+        order = np.random.default_rng(0).permutation(len(flat))
+        assert reader.take(order)["s"].tolist() == [flat[place] for place in order]
+        assert reader.arrays()["s"].tolist() == flat
+        assert reader.empty()["s"].shape == (0,)
+    assert unpack(*pack({"s": np.array([["ä", b"b"]], object)}))["s"].tolist() == [["ä".encode(), b"b"]]
 
 
 def test_blocks_know_where_they_begin() -> None:

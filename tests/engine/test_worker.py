@@ -12,7 +12,7 @@ import torch
 from engine.desk import resumed, train
 from firesteel.core.errors import PlanError
 from firesteel.core.plan import EarlyStopping, Position, Validation
-from firesteel.core.triggers import EveryEpoch, MinLoss, SeveralIteration
+from firesteel.core.triggers import EveryEpoch, MaxEpoch, MaxIteration, MaxScore, MinLoss, SeveralIteration, TriggerOr
 from firesteel.learn.pytorch.callbacks import Callback
 
 
@@ -141,6 +141,25 @@ def test_min_loss_sees_every_steps_loss() -> None:
     assert below
     assert below != run.steps()
     assert [at["step"] for at in run.checkpoints] == below
+
+
+def test_a_trigger_ends_the_training_and_an_epoch_that_it_cuts_is_completed_later() -> None:
+    assert counts(train(rows=20, end_trigger=MaxEpoch(2))) == [(1, 3, 20), (2, 3, 20)]
+    assert train(rows=20, end_trigger=EveryEpoch()).steps() == [1, 2, 3]
+    cut = train(rows=20, end_trigger=MaxIteration(4), checkpoint_trigger=SeveralIteration(2))
+    assert [at["step"] for at in cut.checkpoints] == [2, 4]
+    assert (cut.position.epoch, cut.position.step, cut.position.epoch_step) == (1, 4, 1)
+    rest = train(rows=20, state=cut.state, position=cut.position, end_trigger=MaxEpoch(2))
+    assert rest.steps() == [5, 6]
+    assert counts(rest) == [(2, 3, 20)]
+    whole = train(rows=20, end_trigger=MaxEpoch(2))
+    np.testing.assert_allclose(rest.weights, whole.weights, atol=1e-7)
+    assert rest.position == whole.position
+    for trigger in (MaxEpoch(2), MaxIteration(6)):
+        assert train(rows=20, state=whole.state, position=whole.position, end_trigger=trigger).steps() == []
+    assert train(rows=20, end_trigger=TriggerOr(MinLoss(1e9), MaxEpoch(5))).steps() == [1]
+    scored = train(rows=20, end_trigger=MaxScore(-1.0), validation=Validation(4, trigger=SeveralIteration(2)))
+    assert scored.steps() == [1, 2]
 
 
 def test_patience() -> None:

@@ -15,7 +15,7 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from socket import socket
 from typing import Any
 
@@ -24,7 +24,7 @@ from firesteel.cluster.pulse import Pulse
 from firesteel.cluster.travel import unpack
 from firesteel.cluster.wire import Buffer, Link, WireError
 
-__all__ = ["Desk", "main", "this_desk"]
+__all__ = ["Desk", "die_with_parent", "main", "this_desk"]
 
 _ANSWER_TIMEOUT_SECONDS = 300.0
 _PR_SET_PDEATHSIG = 1
@@ -50,6 +50,7 @@ class Desk:
         self._numbers = itertools.count()
         self._answers: dict[int, queue.Queue[tuple[dict[str, Any], list[bytearray]]]] = {}
         self._begins: queue.Queue[tuple[int, dict[str, Any]]] = queue.Queue()
+        self._messages: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         threading.Thread(target=self._listen, name="firesteel-desk", daemon=True).start()
 
     def program(self) -> Any:
@@ -85,6 +86,11 @@ class Desk:
         answer, buffers = self._ask(message, [] if value is None else [value])
         return bytes(buffers[0]) if answer["present"] else None
 
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """What the driver has to say on its own account (``Coordinator.tell``), as it comes; without end."""
+        while True:
+            yield self._messages.get()
+
     def hang_up(self) -> None:
         """Cut the task's connection to the driver, for the sake of trying that out."""
         self._link.send({"kind": "hang up"})
@@ -111,6 +117,8 @@ class Desk:
                     self._begins.put((int(message["generation"]), message["assignment"]))
                 elif message["kind"] == "fetched" and message["id"] in self._answers:
                     self._answers[message["id"]].put((message["answer"], buffers))
+                elif message["kind"] != "fetched":
+                    self._messages.put(message)
         os._exit(1)  # the task is gone, and with it the only reason to be here
 
 
@@ -124,7 +132,7 @@ def this_desk() -> Desk | None:
 
 def main() -> None:
     """Entry point of ``python -m firesteel.cluster.child``."""
-    _die_with_parent()
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle; it tells us
     faulthandler.enable()
     control, program = int(sys.argv[1]), int(sys.argv[2])
@@ -153,7 +161,8 @@ def main() -> None:
     os._exit(status)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Let the kernel end this process when the thread that started it ends."""
     # Linux only; elsewhere the end of the control connection does the same, a moment later.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

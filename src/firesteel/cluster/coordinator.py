@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from firesteel.cluster.board import Board, Reply
 from firesteel.cluster.deadlines import Deadlines, setting
@@ -28,9 +28,9 @@ from firesteel.cluster.gate import Gate
 from firesteel.cluster.pulse import Beat
 from firesteel.cluster.tls import Certificate
 from firesteel.cluster.wire import Buffer, Link, WireError
-from firesteel.core.errors import EnvironmentMismatch, SyncError
+from firesteel.core.errors import ClusterError, EnvironmentMismatch, SyncError
 
-__all__ = ["Assignments", "Coordinator", "OnEvent", "OnFetch", "Reports"]
+__all__ = ["Assignments", "Coordinator", "OnEvent", "OnFetch", "OnVisit", "Reports", "Visitor"]
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +41,17 @@ Reports = list[dict[str, Any]]
 Assignments = list[dict[str, Any]]
 OnEvent = Callable[[int, dict[str, Any], list[bytearray]], None]
 OnFetch = Callable[[dict[str, Any]], tuple[dict[str, Any], Sequence[Buffer]]]
+OnVisit = Callable[[], "Visitor"]
+
+
+class Visitor(Protocol):
+    """The driver's ear for one visitor: a task of another job, which has no seat but something to ask."""
+
+    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        """What to say. May take its time: nobody but this visitor waits for it."""
+
+    def leave(self) -> None:
+        """It has gone."""
 
 
 @dataclass
@@ -77,6 +88,9 @@ class Coordinator:
         evict: ends a task attempt that is silent, so that Spark starts another: nobody else would notice.
         certificate: this job's own, where connections are to be encrypted.
         judge: may say more about a loss (that Spark took the executor away) before it is entered.
+        on_visit: makes the ear for a visitor (``cluster.visit``); without it nobody visits.
+        is_gang: ranks begin together; else each as soon as it is ready, and ``arrange`` gets one report at a time.
+        ports: of which the first free one is taken; 0 is any.
     """
 
     def __init__(
@@ -96,6 +110,9 @@ class Coordinator:
         judge: Callable[[Failure], Failure] | None = None,
         evict: Callable[[int], None] | None = None,
         certificate: Certificate | None = None,
+        on_visit: OnVisit | None = None,
+        is_gang: bool = True,
+        ports: Sequence[int] = (0,),
     ) -> None:
         self.world = world
         self.generation = 0
@@ -112,6 +129,8 @@ class Coordinator:
         self._min_workers = min_workers or world
         self._judge = judge
         self._evict = evict
+        self._on_visit = on_visit
+        self._is_gang = is_gang
         self._silenced: dict[int, int | None] = {}
         self._has_begun = False
         self._vacant_since = 0.0
@@ -131,7 +150,7 @@ class Coordinator:
             secret, world=world, timeout_seconds=self.deadlines.handshake_timeout_seconds, certificate=certificate
         )
         self._host = host
-        self._server = _listen(bind or host, backlog=max(128, world))
+        self._server = _listen(bind or host, backlog=max(128, world), ports=ports)
         self._connections: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
 
@@ -168,6 +187,18 @@ class Coordinator:
         """Ranks that have taken their seat, done or not."""
         with self._change:
             return len(self._done | set(self._seats))
+
+    @property
+    def done(self) -> frozenset[int]:
+        """Ranks whose work has ended well."""
+        with self._change:
+            return frozenset(self._done)
+
+    @property
+    def hosts(self) -> dict[int, str]:
+        """The ranks that are seated, and where from."""
+        with self._change:
+            return {rank: seat.host for rank, seat in self._seats.items()}
 
     @property
     def is_starved(self) -> bool:
@@ -224,6 +255,13 @@ class Coordinator:
             self._change.notify_all()
         for seat in seats:
             seat.link.send_last({"kind": "abort", "reason": reason})
+
+    def tell(self, rank: int, message: dict[str, Any]) -> None:
+        """Send a message to a rank's child (``Desk.messages``); nothing where the rank has left."""
+        with self._change:
+            seat = self._seats.get(rank)
+        if seat is not None:
+            self._tell(seat.link, message)
 
     def fail(self, failure: Failure | Exception) -> None:
         """Get over this failure, or record it as the one that counts and stop all ranks."""
@@ -392,14 +430,13 @@ class Coordinator:
             if stream is None:
                 return
             link = Link(stream)
-            seat = self._seat(link)
-            connection.settimeout(None)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            seat = self._seat(link, connection)
+            if seat is None:
+                return
+            _settle(connection)
         except (OSError, WireError) as error:
             if not self._is_over:  # else it was closed by the end of the launch
                 _log.warning("refused a connection from %s: %s", peer[0], error)
-            return
-        if seat is None:
             return
         lost = "its process ended, or the connection to it was lost"
         try:
@@ -418,8 +455,11 @@ class Coordinator:
         except Exception as error:  # noqa: BLE001 - arrange, on_event and on_fetch are the driver's: it raises their error
             self.fail(error)
 
-    def _seat(self, link: Link) -> _Seat | None:
+    def _seat(self, link: Link, connection: socket.socket) -> _Seat | None:
         received = link.receive()
+        if received is not None and received[0].get("kind") == "visit":
+            self._entertain(link, connection)
+            return None
         if received is None or received[0].get("kind") != "hello":
             return None
         hello = received[0]
@@ -440,6 +480,22 @@ class Coordinator:
                 return seat
         self._tell(link, {"kind": "abort", "reason": "this launch needs nobody"})
         return None
+
+    def _entertain(self, link: Link, connection: socket.socket) -> None:
+        """Answer a visitor's questions until it goes."""
+        if self._on_visit is None:
+            return
+        _settle(connection)
+        visitor = self._on_visit()
+        try:
+            while (received := link.receive()) is not None:
+                self._tell(link, visitor.answer(received[0]))
+        except WireError as error:
+            _log.debug("a visitor went: %s", error)
+        except Exception as error:  # noqa: BLE001 - the visitor's ear is the driver's own, as are its errors
+            self.fail(error)
+        finally:
+            visitor.leave()
 
     def _claim(self, rank: int, link: Link, hello: dict[str, Any]) -> _Seat | None:
         with self._change:
@@ -523,9 +579,9 @@ class Coordinator:
     def _ready(self, seat: _Seat, report: dict[str, Any]) -> None:
         with self._change:
             seat.report = report
-            seats = sorted(self._seats.values(), key=lambda each: each.rank)
+            seats = sorted(self._seats.values(), key=lambda each: each.rank) if self._is_gang else [seat]
             reports = [each.report for each in seats if each.report is not None]
-            if len(reports) < self.world or self._has_begun:
+            if self._is_gang and (len(reports) < self.world or self._has_begun):
                 return
             self._has_begun = True
             generation = self.generation
@@ -543,10 +599,21 @@ class Coordinator:
             link.send(message, buffers)
 
 
-def _listen(host: str, backlog: int) -> socket.socket:
-    """A server on a free port of this address: a name, an IPv4 or an IPv6 one."""
+def _listen(host: str, backlog: int, ports: Sequence[int]) -> socket.socket:
+    """A server on the first free port of these, at this address: a name, an IPv4 or an IPv6 one."""
     family, _, _, _, place = socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_STREAM)[0]
-    return socket.create_server(place[:2], family=family, backlog=backlog)
+    for port in ports:
+        try:
+            return socket.create_server((place[0], port), family=family, backlog=backlog)
+        except OSError as error:
+            refused = error
+    raise ClusterError(f"the driver cannot listen at {host}, port {' or '.join(map(str, ports))}: {refused.strerror}")
+
+
+def _settle(connection: socket.socket) -> None:
+    """It is no stranger's any more: it may be silent for as long as it likes."""
+    connection.settimeout(None)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _kept_step(seat: _Seat) -> int | None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
-from firesteel.core.errors import PlanError
+from firesteel.core.errors import ClusterError, PlanError
 
-__all__ = ["Deadlines", "setting"]
+__all__ = ["Deadlines", "Overdue", "setting"]
+
+
+class Overdue(ClusterError, TimeoutError):
+    """A wait has lasted too long. The text names who was waited for, and what sets the limit."""
 
 
 @dataclass(frozen=True)

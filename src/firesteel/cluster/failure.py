@@ -37,6 +37,8 @@ class Failure:
     type_name: str = ""
     args: tuple[Any, ...] = ()
     parts: dict[str, Any] = field(default_factory=dict)
+    role: str = ""
+    """What the rank was in a cluster of nodes."""
 
     @classmethod
     def of(cls, error: BaseException, *, rank: int, host: str, step: int | None = None) -> Failure:
@@ -76,7 +78,13 @@ class Failure:
         if self.kind == "plan" and isinstance(original, PlanError):
             return original
         error = ReplicaFailed(
-            self.message, rank=self.rank, host=self.host, step=self.step, traceback=self.traceback, kind=self.kind
+            self.message,
+            rank=self.rank,
+            host=self.host,
+            step=self.step,
+            traceback=self.traceback,
+            kind=self.kind,
+            role=self.role,
         )
         error.__cause__ = original
         return error

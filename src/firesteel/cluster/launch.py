@@ -15,13 +15,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from firesteel.cluster.coordinator import Assignments, Coordinator, OnEvent, OnFetch, Reports
+from firesteel.cluster.coordinator import Assignments, Coordinator, OnEvent, OnFetch, OnVisit, Reports
 from firesteel.cluster.deadlines import Deadlines, setting
+from firesteel.cluster.devices import task_gpus
 from firesteel.cluster.failure import Budget, Failure
+from firesteel.cluster.keeper import keep
 from firesteel.cluster.preflight import (
     bind_address,
     check_slots,
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Lost", "TaskMain", "launch", "occupy"]
+__all__ = ["Form", "Job", "Lost", "TaskMain", "launch", "occupy", "whole_input"]
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +53,39 @@ _LOOK_SECONDS = 1.0
 _SETTLE_SECONDS = 1.0
 _END_SECONDS = 5.0
 _ROW_SCHEMA = "rank int"
+
+
+@dataclass(frozen=True)
+class Form:
+    """What is different where ranks are the nodes of a cluster, with a program of their own, and no gang of replicas.
+
+    Args:
+        is_gang: all ranks run at the same time and begin together; else as slots come.
+        is_kept: ranks outlive their tasks (``cluster.keeper``), whose slots are free once all have begun.
+        leaves_early: a rank that is done goes, and frees its slot.
+        reconnects: a rank whose connection is lost may come back.
+        first_rank: of the first task; the ranks before it are seated by the caller.
+        address: of the coordinator, where it is not to be Spark's own.
+        ports: of the coordinator.
+        on_visit: see ``Coordinator``.
+        on_open: called when ranks can take their seats, before any has.
+        judge: may say more about a failure before it ends the launch.
+        is_wanted: asked while other launches hold the slots; ``Aborted`` is raised when nobody waits for this one.
+        hint: what to do about too few slots.
+    """
+
+    is_gang: bool = True
+    is_kept: bool = False
+    leaves_early: bool = False
+    reconnects: bool = True
+    first_rank: int = 0
+    address: str | None = None
+    ports: tuple[int, ...] = (0,)
+    on_visit: OnVisit | None = None
+    on_open: Callable[[Coordinator, Invitation], None] | None = None
+    judge: Callable[[Failure], Failure] | None = None
+    is_wanted: Callable[[], bool] | None = None
+    hint: str | None = None
 
 
 class Lost(ClusterError):
@@ -82,6 +117,7 @@ def launch(
     deadlines: Deadlines | None = None,
     budget: Budget | None = None,
     min_workers: int | None = None,
+    form: Form | None = None,
 ) -> None:
     """Run ``task_main`` on every partition of ``frame``, one rank each, all together. Driver only.
 
@@ -102,21 +138,25 @@ def launch(
         deadlines: as set in Spark's configuration unless given.
         budget: which losses of ranks are got over; none unless given.
         min_workers: with how many ranks it may go on when nobody takes a lost one's seat; default all.
+        form: what is different where ranks are not one gang of replicas.
 
     Raises ``Lost`` too, where only another launch can go on.
     """
     spark = frame.sparkSession
+    form = form or Form()
+    tasks = world - form.first_rank
     packages = tuple(packages)
     deadlines = deadlines or Deadlines.of(lambda key: spark.conf.get(key, None))
     secret = secrets.token_bytes(32)
     certificate = Certificate() if wanted(lambda key: spark.conf.get(key, None)) else None
+    address = form.address or driver_address(spark)
     with (
-        _slots_of(spark).held(world, check_slots(spark, world)),
+        _slots_of(spark).held(*_wanted_slots(spark, tasks, form), form.is_wanted) as held,
         Coordinator(
             world,
             secret,
-            driver_address(spark),
-            bind=bind_address(spark),
+            address,
+            bind=form.address or bind_address(spark),
             arrange=arrange,
             on_event=on_event,
             on_fetch=on_fetch,
@@ -124,9 +164,12 @@ def launch(
             deadlines=deadlines,
             budget=budget,
             min_workers=min_workers,
-            judge=partial(_judge, spark),
+            judge=partial(_judge, spark, form.judge),
             evict=partial(_evict, spark),
             certificate=certificate,
+            on_visit=form.on_visit,
+            is_gang=form.is_gang,
+            ports=form.ports,
         ) as coordinator,
     ):
         host, port = coordinator.address
@@ -138,12 +181,17 @@ def launch(
             packages,
             tuple(path for path in sys.path if path),
             cores_per_task(spark),
-            deadlines.reform_timeout_seconds,
+            deadlines.reform_timeout_seconds if form.reconnects else 0.0,
             certificate.text if certificate else None,
+            form.first_rank,
+            form.leaves_early,
+            form.is_kept,
         )
-        job = _Job(frame, partial(occupy, task_main, card, invitation))
+        if form.on_open is not None:
+            form.on_open(coordinator, invitation)
+        job = Job(frame, partial(keep if form.is_kept else occupy, task_main, card, invitation))
         try:
-            _attend(coordinator, job, on_wait)
+            _attend(coordinator, job, on_wait, form, held)
             if coordinator.is_short_handed:
                 raise Lost(coordinator.seated, *coordinator.collect())
         finally:
@@ -160,13 +208,22 @@ def launch(
             raise failure
 
 
-def _attend(coordinator: Coordinator, job: _Job, on_wait: Callable[[Coordinator], None] | None) -> None:
+def _wanted_slots(spark: SparkSession, tasks: int, form: Form) -> tuple[int, int]:
+    """How many to hold, of how many. ``NotEnoughSlots`` where ranks that must run together cannot."""
+    return (tasks, check_slots(spark, tasks, form.hint)) if form.is_gang else (0, 0)
+
+
+def _attend(
+    coordinator: Coordinator, job: Job, on_wait: Callable[[Coordinator], None] | None, form: Form, held: _Held
+) -> None:
     """Wait for the end, whichever comes first: all done, a failure, Spark's own error, a deadline."""
     waiting = _SeatWait(coordinator, job)
     while not coordinator.wait(_WAIT_SECONDS):
         if on_wait is not None:
             on_wait(coordinator)
-        if job.is_over and not coordinator.wait(_SETTLE_SECONDS):
+        if _is_past_its_tasks(coordinator, job, form):
+            held.give_back()
+        elif job.is_over and not coordinator.wait(_SETTLE_SECONDS):
             if coordinator.is_reforming and not coordinator.is_starved and job.gave_up:
                 # Spark gave up on the lost task (or never tries twice, as in local[2]). It is about to end the others
                 # too, but lets them live for a moment.
@@ -188,10 +245,19 @@ def _attend(coordinator: Coordinator, job: _Job, on_wait: Callable[[Coordinator]
         job.join(_SETTLE_SECONDS)
 
 
+def _is_past_its_tasks(coordinator: Coordinator, job: Job, form: Form) -> bool:
+    """Whether the tasks have done all they had to, and what still runs does so without them."""
+    if not job.is_over or job.error is not None:
+        return False
+    if form.is_kept:
+        return coordinator.is_complete
+    return form.first_rank > 0 and coordinator.done.issuperset(range(form.first_rank, coordinator.world))
+
+
 class _SeatWait:
     """How long nobody has taken a seat for want of slots: not while earlier stages of the job still compute."""
 
-    def __init__(self, coordinator: Coordinator, job: _Job) -> None:
+    def __init__(self, coordinator: Coordinator, job: Job) -> None:
         self._coordinator = coordinator
         self._job = job
         self._seated = 0
@@ -219,7 +285,7 @@ class _SeatWait:
         )
 
 
-class _Job:
+class Job:
     """The Spark job of a launch, running in a thread of its own so that the caller can be interrupted."""
 
     def __init__(self, frame: DataFrame, body: Callable[..., Any]) -> None:
@@ -286,8 +352,10 @@ def occupy(
     context = TaskContext.get()
     assert context is not None
     try:
-        with Seat(invitation, context.partitionId(), context.taskAttemptId()) as seat, _last_will(seat):
-            task_main(seat, _rows(batches), card)
+        rank = invitation.first_rank + context.partitionId()
+        with Seat(invitation, rank, context.taskAttemptId()) as seat, _last_will(seat):
+            seat.gpus = task_gpus(context)
+            task_main(seat, whole_input(batches), card)
     except Aborted as aborted:
         _log.debug("rank %d leaves: %s", context.partitionId(), aborted)
     except UpstreamFailed as error:
@@ -323,8 +391,9 @@ def _last_will(seat: Seat) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _judge(spark: SparkSession, failure: Failure) -> Failure:
+def _judge(spark: SparkSession, more: Callable[[Failure], Failure] | None, failure: Failure) -> Failure:
     """A loss on a host that Spark is taking away is nobody's fault."""
+    failure = failure if more is None else more(failure)
     if failure.kind == "infrastructure" and is_decommissioning(spark):
         return replace(failure, kind="preemption")
     return failure
@@ -338,7 +407,8 @@ def _evict(spark: SparkSession, task: int) -> None:
         _log.warning("task %d could not be ended: %s", task, error)
 
 
-def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def whole_input(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A task's rows; ``UpstreamFailed`` where Spark could not compute all of them."""
     while True:
         try:
             batch = next(batches)
@@ -375,13 +445,15 @@ class _Slots:
         self._held = 0
         self._change = threading.Condition()
 
-    def held(self, count: int, total: int) -> _Held:
-        return _Held(self, count, total)
+    def held(self, count: int, total: int, is_wanted: Callable[[], bool] | None = None) -> _Held:
+        return _Held(self, count, total, is_wanted)
 
-    def take(self, count: int, total: int) -> None:
+    def take(self, count: int, total: int, is_wanted: Callable[[], bool] | None) -> None:
         with self._change:
             while self._held > 0 and self._held + count > total:
                 self._change.wait(_WAIT_SECONDS)  # in slices, so that Ctrl-C gets through
+                if is_wanted is not None and not is_wanted():
+                    raise Aborted("nobody waits for this launch any more")
             self._held += count
 
     def give_back(self, count: int) -> None:
@@ -391,14 +463,21 @@ class _Slots:
 
 
 class _Held:
-    def __init__(self, slots: _Slots, count: int, total: int) -> None:
-        self._slots, self._count, self._total = slots, count, total
+    def __init__(self, slots: _Slots, count: int, total: int, is_wanted: Callable[[], bool] | None) -> None:
+        self._slots, self._count, self._total, self._is_wanted = slots, count, total, is_wanted
 
-    def __enter__(self) -> None:
-        self._slots.take(self._count, self._total)
+    def __enter__(self) -> _Held:
+        self._slots.take(self._count, self._total, self._is_wanted)
+        return self
 
     def __exit__(self, *exc: object) -> None:
-        self._slots.give_back(self._count)
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Before the end, where the tasks are over already. May be called twice."""
+        count, self._count = self._count, 0
+        if count:
+            self._slots.give_back(count)
 
 
 _slots_by_application: dict[str, _Slots] = {}

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import sys
+import time
 from collections.abc import Iterable
 from importlib import metadata
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
+    "await_slots",
     "bind_address",
     "check_slots",
     "cores_per_task",
@@ -31,6 +33,8 @@ __all__ = [
 
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?$")
 _PROBE_ROWS = 1 << 16
+_ARRIVAL_SECONDS = 30.0
+_LOOK_SECONDS = 0.1
 _SESSION_PYTHON = "spark.sql.execution.pyspark.python"
 _PARALLELISM = ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]$")
@@ -120,8 +124,8 @@ def cores_per_task(spark: SparkSession) -> int:
     return int(setting_of(spark, "spark.task.cpus") or 1)
 
 
-def check_slots(spark: SparkSession, asked: int) -> int:
-    """Slots there are. Raises ``NotEnoughSlots`` when ``asked`` replicas could never run together."""
+def check_slots(spark: SparkSession, asked: int, hint: str | None = None) -> int:
+    """Slots there are. Raises ``NotEnoughSlots``, with the hint, when ``asked`` replicas could never run together."""
     growing = setting_of(spark, "spark.dynamicAllocation.enabled") == "true"
     if growing and is_remote(spark):
         raise ClusterError(
@@ -135,9 +139,25 @@ def check_slots(spark: SparkSession, asked: int) -> int:
         raise NotEnoughSlots(
             asked,
             available,
-            "Lower workers_per_node, or give Spark more: init_context(cores=...) or spark.executor.instances.",
+            hint or "Lower workers_per_node, or give Spark more: init_context(cores=...) or spark.executor.instances.",
         )
     return max(asked, available)
+
+
+def await_slots(spark: SparkSession, asked: int, hint: str) -> None:
+    """Wait for executors that are on their way to an application that has just started.
+
+    Raises ``NotEnoughSlots`` at once where there will never be enough, else when they have had their time.
+    """
+    most = setting_of(spark, "spark.cores.max")
+    is_local = _LOCAL.match(_master(spark)) or _LOCAL_CLUSTER.match(_master(spark))
+    if is_local or (most and asked > int(most) // cores_per_task(spark)):
+        check_slots(spark, asked, hint)
+        return
+    end = spark.sparkContext.startTime / 1000 + _ARRIVAL_SECONDS
+    while slots(spark) < asked and time.time() < end:
+        time.sleep(_LOOK_SECONDS)  # Spark tells nobody when an executor has come
+    check_slots(spark, asked, hint)
 
 
 def is_decommissioning(spark: SparkSession) -> bool:

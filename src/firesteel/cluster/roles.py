@@ -1,13 +1,24 @@
-"""Who a rank is, as values: seat, device, threads, and the environment variables that frameworks read."""
+"""Who a rank is, as values: seat, device, threads, role in a cluster, and the variables that programs read."""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 
-__all__ = ["Role"]
+from firesteel.core.errors import PlanError, UnknownName
+
+__all__ = ["MASTERS", "TRAINING", "Post", "Role", "cluster_spec", "crew", "place", "program_environment"]
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_PEER_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+MASTERS = ("chief", "master")
+"""The roles of which a cluster may have one, ahead of the workers."""
+TRAINING = ("chief", "master", "worker")
+"""The roles that train: they are fed, they are waited for, and they make up ``WORLD_SIZE``."""
 
 
 @dataclass(frozen=True)
@@ -29,3 +40,81 @@ class Role:
         if self.visible_gpus is not None:
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(self.visible_gpus)
         return variables
+
+
+@dataclass(frozen=True)
+class Post:
+    """What a node of a cluster is: its role, and its number within the role."""
+
+    role: str
+    index: int
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is fed and waited for."""
+        return self.role in TRAINING
+
+    def __str__(self) -> str:
+        return f"{self.role}:{self.index}"
+
+
+def crew(world: int, num_ps: int = 0, master: str | None = None, *, has_evaluator: bool = False) -> tuple[Post, ...]:
+    """The posts of ``world`` nodes, by node number: parameter servers, chief or master, evaluator, workers.
+
+    Raises ``PlanError`` where that leaves nobody to train.
+    """
+    counted: tuple[tuple[str, object], ...] = (("num_executors", world), ("num_ps", num_ps))
+    for name, value in counted:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise PlanError(f"{name} must be a whole number that is not negative, not {value!r}")
+    if master is not None and master not in MASTERS:
+        raise UnknownName("master_node", master, MASTERS)
+    special = [("ps", num_ps), (master or "chief", int(master is not None)), ("evaluator", int(has_evaluator))]
+    total = sum(count for _, count in special)
+    workers = world - total
+    if workers < 0 or (workers == 0 and master is None):
+        asked = " + ".join(f"{count} {role}" for role, count in special if count) or "none"
+        nobody = "one node at least has to be a worker, a chief or a master"
+        raise PlanError(f"num_executors={world} nodes for {asked} = {total} with a role of their own: {nobody}")
+    roles = chain.from_iterable(repeat(role, count) for role, count in [*special, ("worker", workers)])
+    counts: dict[str, int] = {}
+    posts = []
+    for role in roles:
+        posts.append(Post(role, counts.get(role, 0)))
+        counts[role] = posts[-1].index + 1
+    return tuple(posts)
+
+
+def place(host: str, port: int) -> str:
+    """``host:port``, with the brackets that an IPv6 address needs."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def cluster_spec(posts: Sequence[Post], places: Sequence[str]) -> dict[str, list[str]]:
+    """The addresses by role, in the order of nodes."""
+    spec: dict[str, list[str]] = {}
+    for post, where in zip(posts, places, strict=True):
+        spec.setdefault(post.role, []).append(where)
+    return spec
+
+
+def program_environment(
+    node: int, posts: Sequence[Post], spec: dict[str, list[str]], meeting: tuple[str, int], gpus: Sequence[str]
+) -> dict[str, str | None]:
+    """What a node's program finds in its environment; ``None`` means that it must not find that variable.
+
+    Args:
+        node: its number.
+        posts: all nodes'.
+        spec: all nodes' addresses by role.
+        meeting: where those who train may meet: the first one's host, and a port there that is set aside.
+        gpus: what it may use.
+    """
+    post = posts[node]
+    config = {"cluster": spec, "task": {"type": post.role, "index": post.index}}
+    variables: dict[str, str | None] = {"TF_CONFIG": json.dumps(config), "CUDA_VISIBLE_DEVICES": ",".join(gpus)}
+    members = [number for number, each in enumerate(posts) if each.trains]
+    if not post.trains:
+        return variables | dict.fromkeys(_PEER_VARIABLES)
+    values = (members.index(node), len(members), *meeting)
+    return variables | dict(zip(_PEER_VARIABLES, map(str, values), strict=True))

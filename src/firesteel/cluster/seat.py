@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from firesteel.cluster.failure import Failure
 from firesteel.cluster.preflight import package_versions
@@ -31,7 +31,7 @@ from firesteel.cluster.roles import Role
 from firesteel.cluster.tls import join
 from firesteel.cluster.wire import Buffer, Connection, Link, WireError, answer_challenge
 
-__all__ = ["Aborted", "Invitation", "Seat", "UpstreamFailed"]
+__all__ = ["Aborted", "Invitation", "Place", "Seat", "UpstreamFailed", "connect", "search_path"]
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +66,12 @@ class Invitation:
     reconnect_seconds: float = 60.0
     certificate: str | None = None
     """The driver's, where connections are encrypted; no other one is trusted."""
+    first_rank: int = 0
+    """Of the first task; the ranks before it live elsewhere."""
+    leaves_early: bool = False
+    """Whether a rank that is done may go, though others still work: nobody will need it again."""
+    is_kept: bool = False
+    """Whether the seat is not the task's but a keeper's (``cluster.keeper``), which outlives it."""
 
 
 class Seat:
@@ -80,6 +86,14 @@ class Seat:
         """The last note that a child of this seat left (``Desk.keep``)."""
         self.give: Give | None = None
         """Called when the driver asks for what the note is about."""
+        self.on_line: Callable[[str], None] | None = None
+        """Takes the lines that the child prints, which else go to the driver as events."""
+        self.on_begun: Callable[[], None] | None = None
+        """Called when all ranks begin."""
+        self.on_stop: Callable[[], None] | None = None
+        """Ends what runs beside the child; called, perhaps twice, before the seat is given up."""
+        self.gpus: tuple[str, ...] = ()
+        """What Spark gave to the task."""
         self.pulse = PulseFile()
         self._invitation = invitation
         self._task = task
@@ -109,6 +123,8 @@ class Seat:
             failure = Failure.of(error, rank=self.rank, host=self.host)
             self.report(replace(failure, kind="upstream") if isinstance(error, UpstreamFailed) else failure)
         self._stop()
+        if self._invitation.is_kept:
+            return  # a keeper leaves by its own end
         self._link.close()
         for thread in self._threads:
             thread.join()
@@ -140,13 +156,17 @@ class Seat:
         assert self._child is not None
         assert self._assignment is not None
         child, generation = self._child, self._assignment[0]
+        if self.on_begun is not None:
+            self.on_begun()
         child.begin(generation, {**assignment, "kept": self.kept})
         with self._change:
             self._change.wait_for(lambda: self._has_news(generation) or child.is_over)
         if not self._has_news(generation):
             if child.failure is None:
-                # Nobody leaves before all are done: should one be lost now, the others are needed once more.
                 self._send({"kind": "done"}, generation)
+                if self._invitation.leaves_early:
+                    return True
+                # Nobody leaves before all are done: should one be lost now, the others are needed once more.
                 limit = None
             else:
                 # The driver has been told, and tells everybody what to do now: leaving would look like another failure.
@@ -158,6 +178,15 @@ class Seat:
         if child.failure is None and child.is_over:
             return True
         raise Aborted
+
+    def rest(self) -> None:
+        """Wait until the gang is stopped; what the task keeps for the others is needed until then."""
+        self._over.wait()
+
+    def leave(self, reason: str) -> None:
+        """End the child and give up the seat, for whatever this task lived on is gone. From any thread."""
+        _log.debug("rank %d leaves: %s", self.rank, reason)
+        self._stop()
 
     def report(self, failure: Failure, generation: int | None = None) -> None:
         """Tell the driver at once, unless the gang was stopped: then nobody wants to know."""
@@ -217,10 +246,12 @@ class Seat:
             self._change.notify_all()
         if child is not None:
             child.end()
+        if self.on_stop is not None:
+            self.on_stop()
 
     def _sit_down(self) -> tuple[Link, int]:
         """Connect and ask for the seat; the connection, and the gang's generation."""
-        link = Link(_connect(self._invitation))
+        link = Link(connect(self._invitation))
         try:
             hello = {"kind": "hello", "rank": self.rank, "task": self._task, "host": link.local_address}
             link.send({**hello, "versions": package_versions(self._invitation.packages)})
@@ -229,6 +260,8 @@ class Seat:
                 answer = received[0]
                 if answer["kind"] != "taken":  # else another attempt has the seat, and this one waits for its end
                     break
+                if self._invitation.is_kept:  # its keeper does not depend on its task
+                    raise Aborted("another keeper has this seat")
             if answer["kind"] != "seated":
                 raise Aborted(answer.get("reason", ""))
             return link, int(answer["generation"])
@@ -247,8 +280,10 @@ class Seat:
         # Told to stop, or the driver is gone: either way nobody waits for this rank any more.
         _log.debug("rank %d stops: %s", self.rank, reason)
         self._stop()
-        # Only now, with the child gone, has this rank left. (The task itself may still wait for a row.)
-        self._link.close()
+        # Only now, with the child gone, has this rank left. (The task itself may still wait for a row.) A keeper leaves
+        # by its own end, which closes the connection: whoever waits for that finds no process any more.
+        if not self._invitation.is_kept:
+            self._link.close()
 
     def _hear(self) -> str | None:
         """Take the driver's messages. Returns why to stop, or ``None`` when the connection was lost."""
@@ -328,7 +363,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 pass_fds=sorted(inherited),
                 process_group=0,
-                env={**os.environ, **role.environment(), "PYTHONPATH": os.pathsep.join(_search_path(invitation))},
+                env={**os.environ, **role.environment(), "PYTHONPATH": os.pathsep.join(search_path(invitation))},
             )
         start = {
             "kind": "start",
@@ -388,6 +423,8 @@ class Child:
         self.link.close()
         if self.failure is None and not self._is_done:
             self.failure = self._lost(status)
+        elif self.failure is not None and self._seat.on_line is not None:
+            self.failure = replace(self.failure, message=self._with_lines(self.failure.message))
         if self.failure is not None and not self._is_unwanted:
             self._seat.report(self.failure, self._generation)
         self._ended.set()
@@ -399,12 +436,15 @@ class Child:
             how = f"was killed by signal {-status} ({signal.Signals(-status).name})"
         if status == -signal.SIGKILL:
             how += "; if nobody killed it, the machine ran out of memory"
-        lines = "\n".join(self._lines)
-        text = f"its process {how}\nIts last lines:\n{lines}" if lines else f"its process {how}"
+        text = self._with_lines(f"its process {how}")
         kind = "preemption" if status == -signal.SIGTERM else "infrastructure"
         if status == -signal.SIGABRT and self.is_used and self._seat.world > 1:
             kind = "collateral"  # a collective's own threads may abort the process when a peer is lost
         return Failure(kind, self._seat.rank, self._seat.host, text, step=self._seat.pulse.read().step or None)
+
+    def _with_lines(self, text: str) -> str:
+        lines = "\n".join(self._lines)
+        return f"{text}\nIts last lines:\n{lines}" if lines else text
 
     def _listen(self) -> None:
         with contextlib.suppress(WireError, OSError):
@@ -433,12 +473,39 @@ class Child:
                 text = line.decode(errors="replace").rstrip()
                 if text:
                     self._lines.append(text)
+                if self._seat.on_line is not None:
+                    self._seat.on_line(text)
+                elif text:
                     event = {"kind": "event", "event": {"name": "line", "text": text}}
                     self._seat.forward(event, [], self._generation)
 
 
-def _connect(invitation: Invitation) -> Connection:
-    """A connection to the coordinator; both ends have proven that they know the job's secret."""
+class Place(Protocol):
+    """Where a process of this job listens, and what proves that it is one."""
+
+    @property
+    def host(self) -> str:
+        """Its address."""
+        ...
+
+    @property
+    def port(self) -> int:
+        """Its port."""
+        ...
+
+    @property
+    def secret(self) -> bytes:
+        """What both ends know."""
+        ...
+
+    @property
+    def certificate(self) -> str | None:
+        """Its certificate, where connections are encrypted."""
+        ...
+
+
+def connect(invitation: Place) -> Connection:
+    """A connection to the coordinator, or a server; both ends have proven that they know the job's secret."""
     connection = socket.create_connection((invitation.host, invitation.port), _CONNECT_TIMEOUT_SECONDS)
     try:
         stream = join(connection, invitation.certificate) if invitation.certificate else connection
@@ -459,7 +526,7 @@ def _wait_for_exit(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _search_path(invitation: Invitation) -> Iterator[str]:
+def search_path(invitation: Invitation) -> Iterator[str]:
     """The task's own search path, then the driver's places that exist here too: a user's module beside the script."""
     seen = set()
     for path in (*sys.path, *(each for each in invitation.sys_path if os.path.isdir(each))):

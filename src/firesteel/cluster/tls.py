@@ -21,7 +21,7 @@ from typing import Any, cast
 from firesteel.cluster.wire import Allowance, Buffer, WireError
 from firesteel.core.errors import PlanError
 
-__all__ = ["Certificate", "TlsSocket", "join", "wanted"]
+__all__ = ["Certificate", "Sealed", "TlsSocket", "join", "wanted"]
 
 _SETTING = "spark.firesteel.tls"
 _SPARK_ENCRYPTS = (
@@ -58,14 +58,21 @@ def _truth(value: str | None) -> bool | None:
     return {"true": True, "false": False}.get(value.strip().lower()) if value is not None else None
 
 
+Sealed = tuple[str, bytes, bytes]
+"""A certificate, its key, encrypted, and the password of that: for whoever is to listen in the driver's place."""
+
+
 class Certificate:
     """A job's certificate, with its key. Lives where the coordinator does; only ``text`` leaves that process.
+
+    Nodes of a cluster listen, too: theirs is another one, ``sealed`` on the driver (``Certificate.seal``), and travels
+    inside the Spark closure.
 
     Raises ``ImportError`` where the package ``cryptography`` is not installed; tasks do not need it.
     """
 
-    def __init__(self) -> None:
-        certificate, key, password = _make()
+    def __init__(self, sealed: Sealed | None = None) -> None:
+        certificate, key, password = sealed or _make()
         self.text = certificate
         """The certificate without its key, in PEM: what tasks have to be given."""
         self._context = _context(ssl.PROTOCOL_TLS_SERVER)
@@ -75,6 +82,11 @@ class Certificate:
             file.write(certificate.encode() + key)
             file.flush()
             self._context.load_cert_chain(file.name, password=password)
+
+    @staticmethod
+    def seal() -> Sealed:
+        """A new certificate, for others to listen with."""
+        return _make()
 
     def accept(self, connection: socket.socket) -> TlsSocket:
         """The driver's end of TLS on an accepted connection.
@@ -223,8 +235,8 @@ def _reason(error: ssl.SSLError) -> str:
     return (getattr(error, "verify_message", None) or error.reason or str(error)).lower().replace("_", " ")
 
 
-def _make() -> tuple[str, bytes, bytes]:
-    """A new certificate, its key, encrypted, and the password of that."""
+def _make() -> Sealed:
+    """A new certificate."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization

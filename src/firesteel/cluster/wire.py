@@ -22,14 +22,16 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from firesteel.core.errors import ClusterError
 
-__all__ = ["Allowance", "Connection", "Link", "WireError", "answer_challenge", "challenge"]
+__all__ = ["Allowance", "Connection", "Link", "Room", "WireError", "answer_challenge", "challenge"]
 
 Buffer = bytes | bytearray | memoryview
+Room = Callable[[dict[str, Any], list[int]], Sequence[memoryview] | None]
+"""Where a message's buffers, of these lengths, are to be received; ``None``: in new ones. Raises to refuse them."""
 
 # A frame: header and its checksum, each buffer's length, the JSON, the buffers, and a checksum of these if it has one.
 _HEADER = struct.Struct("!4s?IHI")  # magic, whether buffers have a checksum, JSON bytes, buffers, checksum of JSON etc.
@@ -152,7 +154,7 @@ class Link:
                 self._sending.release()
         self.close()
 
-    def receive(self) -> tuple[dict[str, Any], list[bytearray]] | None:
+    def receive(self, room: Room | None = None) -> tuple[dict[str, Any], list[Any]] | None:
         """The next message, or ``None`` when the other end closed. Raises ``WireError`` on foreign bytes."""
         header = self._read(_HEADER.size + _CHECKSUM.size, is_start=True)
         if header is None:
@@ -172,7 +174,11 @@ class Link:
             raise WireError("a connection announced buffers larger than any that Firesteel sends")
         message = _parse(body[count * _LENGTH.size :])
         self._sum = 0
-        buffers = [self._must(length, is_summed=is_summed) for length in lengths]
+        places = None if room is None else room(message, lengths)
+        if places is None:
+            buffers: list[Any] = [self._must(length, is_summed=is_summed) for length in lengths]
+        else:
+            buffers = [self._fill(place, is_summed=is_summed) for place in places]
         if is_summed and _CHECKSUM.pack(self._sum) != self._must(_CHECKSUM.size):
             raise WireError("a buffer was damaged on its way")
         return message, buffers
@@ -187,6 +193,24 @@ class Link:
         data = self._read(size, is_summed=is_summed)
         assert data is not None
         return data
+
+    def _fill(self, place: memoryview, *, is_summed: bool) -> memoryview:
+        """Receive into memory that is there already."""
+        got = 0
+        while got < place.nbytes:
+            try:
+                count = self._socket.recv_into(place[got : got + _CHUNK_BYTES] if is_summed else place[got:])
+            except TimeoutError:
+                raise
+            except OSError:
+                count = 0
+            if count == 0:
+                raise WireError("a connection ended in the middle of a message")
+            if is_summed:
+                self._sum = zlib.crc32(place[got : got + count], self._sum)
+            got += count
+            self.heard = time.monotonic()
+        return place
 
     def _read(self, size: int, *, is_start: bool = False, is_summed: bool = False) -> bytearray | None:
         data = bytearray()

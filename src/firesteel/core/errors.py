@@ -4,7 +4,8 @@ FiresteelError
 ├── PlanError              the request makes no sense (also a ValueError)
 │   ├── SchemaError        a column: which, what was expected, what was found
 │   ├── UnsupportedError   a framework or door cannot do what was asked
-│   └── UnknownName        a name, its kind, and the names there are
+│   ├── UnknownName        a name, its kind, and the names there are
+│   └── RecordError        a TFRecord file: its path, the record's offset (data.tfrecord)
 ├── ClusterError
 │   ├── NotEnoughSlots     replicas asked for, task slots available
 │   ├── EnvironmentMismatch  a task's Python or packages differ from the driver's
@@ -123,6 +124,7 @@ class ReplicaFailed(ClusterError):
         step: the step that it was in (from 1), or ``None`` before the first.
         traceback: the replica's traceback as text ("" when its process died without one).
         kind: ``"user"`` for an exception in the user's code, ``"infrastructure"`` for a dead process.
+        role: what it was in a cluster of nodes (``"worker:1"``), else "".
     """
 
     def __init__(
@@ -134,15 +136,18 @@ class ReplicaFailed(ClusterError):
         step: int | None = None,
         traceback: str = "",
         kind: str = "user",
+        role: str = "",
     ) -> None:
         self.rank = rank
         self.host = host
         self.step = step
         self.traceback = traceback
         self.kind = kind
+        self.role = role
         at = " before its first step" if kind == "user" else ""  # of a process that died nobody knows
         at = at if step is None else f" at step {step}"
-        text = f"replica {rank} on {host} failed{at}: {message}"
+        text = f"node {rank} ({role}) on {host} failed" if role else f"replica {rank} on {host} failed{at}"
+        text = f"{text}: {message}"
         super().__init__(f"{text}\n\n{traceback.rstrip()}" if traceback else text)
 
 

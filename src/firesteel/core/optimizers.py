@@ -10,10 +10,13 @@ depend on a framework is here: the checks, and the learning rate of every update
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
+import secrets
 from dataclasses import KW_ONLY, InitVar, dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
-from firesteel.core.errors import PlanError
+from firesteel.core.errors import CheckpointError, PlanError
 from firesteel.core.schedules import (
     Count,
     Default,
@@ -79,6 +82,73 @@ class OptimMethod(Value):
     def part(self, start: int, stop: int) -> Self:
         """The optimizer for elements ``start`` to ``stop`` of all parameters laid end to end: one rank's slice."""
         return self
+
+    # --- what a training left behind; beside the value, which stays as it is ---
+
+    @property
+    def state(self) -> bytes | None:
+        """What the last training with this optimizer left behind (moments, the number of updates), as safetensors."""
+        found: bytes | None = self.__dict__.get("_state")
+        return found
+
+    @property
+    def start_state(self) -> bytes | None:
+        """What a training with this optimizer begins with: the state that came with `load`, else nothing."""
+        found: bytes | None = self.__dict__.get("_start_state")
+        return found
+
+    def keep_state(self, state: bytes | None) -> None:
+        """Remember what a training left behind, for `save`."""
+        object.__setattr__(self, "_state", state)
+
+    def save(self, path: str, overWrite: bool = False) -> None:  # noqa: N803 - BigDL's spelling
+        """Write settings and state into one safetensors file, the settings as JSON in its header.
+
+        Raises:
+            FileExistsError: there is such a file already, unless ``overWrite``.
+        """
+        target = os.fspath(path).removeprefix("file://")
+        if not overWrite and os.path.exists(target):
+            raise FileExistsError(f"{path} exists already; pass overWrite=True to replace it")
+        header, content = _parted(self.state or _EMPTY)
+        header.setdefault("__metadata__", {})[_SETTINGS] = json.dumps(self.settings())
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
+        beside = f"{target}.{secrets.token_hex(4)}.part"
+        with open(beside, "wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text + content)
+        os.replace(beside, target)
+
+    @staticmethod
+    def load(path: str) -> OptimMethod:
+        """What `save` wrote; a training with it begins with the state that was saved."""
+        with open(os.fspath(path).removeprefix("file://"), "rb") as file:
+            data = file.read()
+        try:
+            header, content = _parted(data)
+            settings = json.loads(header["__metadata__"].pop(_SETTINGS))
+        except (ValueError, KeyError, AttributeError, TypeError):
+            raise CheckpointError(f"{path} is not an optim method that was saved", path=os.fspath(path)) from None
+        method = OptimMethod.from_settings(settings)
+        if header["__metadata__"] or content:
+            text = json.dumps(header).encode()
+            state = len(text).to_bytes(8, "little") + text + content
+            method.keep_state(state)
+            object.__setattr__(method, "_start_state", state)
+        return method
+
+
+_SETTINGS = "firesteel.method"
+_EMPTY = (2).to_bytes(8, "little") + b"{}"
+
+
+def _parted(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """A safetensors file's header and the rest."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    if not 8 < end <= len(data):
+        raise ValueError
+    return json.loads(data[8:end]), data[end:]
 
 
 @dataclass(frozen=True)

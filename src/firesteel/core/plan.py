@@ -10,9 +10,22 @@ from firesteel.core.program import Program
 from firesteel.core.spec import TensorSpec
 from firesteel.core.triggers import Trigger
 
-__all__ = ["SYNCS", "Clipping", "EarlyStopping", "Fit", "Launch", "Map", "Reduce", "Validation", "positive"]
+__all__ = [
+    "SERVER_SYNCS",
+    "SYNCS",
+    "Clipping",
+    "EarlyStopping",
+    "Fit",
+    "Launch",
+    "Map",
+    "Reduce",
+    "Turns",
+    "Validation",
+    "positive",
+]
 
-SYNCS = ("all-reduce", "averaging", "native", "sharded")
+SERVER_SYNCS = ("hogwild", "locked")
+SYNCS = ("all-reduce", "averaging", "native", "sharded", *SERVER_SYNCS)
 
 
 def positive(value: object, name: str, *, none: bool = False) -> int | None:
@@ -97,12 +110,14 @@ class Launch:
         max_failures: how many losses of processes, connections or hosts are got over; a user's error is never.
         max_preemptions: how many losses to somebody who took the host away.
         min_workers: with how many ranks to go on when nobody takes a lost one's seat; default all.
+        roles: what each rank is, where they are not all the same.
     """
 
     world: int
     max_failures: int = 3
     max_preemptions: int = 16
     min_workers: int | None = None
+    roles: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("max_failures", "max_preemptions"):
@@ -121,11 +136,17 @@ class Validation:
     every_epochs: int = 1
     trigger: Trigger | None = None
     steps: int | None = None
+    rows_together: int = 1
+    """Neighbouring rows that a metric needs in one replica: the rows are divided between groups of so many."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Train a program on ``world`` replicas. ``batch_size``: rows of a step over all; ``None``: the data's own."""
+    """Train a program on ``world`` replicas. ``batch_size``: rows of a step over all; ``None``: the data's own.
+
+    With an ``end_trigger`` neither ``epochs`` nor ``max_steps`` ends the training, but the trigger. It may end inside
+    an epoch, which then stays open: whoever goes on from there completes it.
+    """
 
     program: Program
     launch: Launch
@@ -133,15 +154,19 @@ class Fit:
     epochs: int
     sync: str = "sharded"
     averaging_steps: int = 1
+    staleness: int | None = None
+    """With a parameter server: how many steps a replica may be ahead of the slowest."""
     shuffle: bool = True
     seed: int = 0
     steps_per_epoch: int | None = None
     max_steps: int | None = None
+    end_trigger: Trigger | None = None
     validation: Validation | None = None
     checkpoint_trigger: Trigger | None = None
     early_stopping: EarlyStopping | None = None
     callbacks: tuple[Any, ...] = ()
     metrics: Any = None
+    device: str = "auto"
     auto_shard: bool = True
     position: Position = field(default_factory=lambda: Position())
 
@@ -152,8 +177,51 @@ class Fit:
     @property
     def watches_loss(self) -> bool:
         """Whether a trigger asks for the loss of every update, so that replicas have to agree on it each time."""
-        triggers = (self.checkpoint_trigger, None if self.validation is None else self.validation.trigger)
+        validation = None if self.validation is None else self.validation.trigger
+        triggers = (self.checkpoint_trigger, self.end_trigger, validation)
         return any(trigger is not None and trigger.needs_loss for trigger in triggers)
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Train a program partition by partition, each on its own, against one parameter server.
+
+    Partitions need not train at the same time. Each goes over its own rows ``iters`` times in a round; before every
+    round but the first, rows are spread over the partitions anew.
+
+    Args:
+        program: graph, loss and optimizer.
+        partitions: at most so many train; more are put together.
+        iters: passes over a partition, in a round.
+        rows: of a mini-batch in one partition; ``None``: the whole partition.
+        draws: random mini-batches in an iter; ``None``: all mini-batches in turn.
+        shuffle: a new order of the rows in each iter.
+        rounds: how many.
+        is_locked: whether a pull excludes an update.
+        seed: of orders and draws.
+        reports: whether the loss over a partition's rows is wanted after each iter.
+        port: preferred port of the server.
+        host: the address to bind to and to tell the workers; default the driver's.
+    """
+
+    program: Program
+    partitions: int
+    iters: int
+    rows: int | None = None
+    draws: int | None = None
+    shuffle: bool = True
+    rounds: int = 1
+    is_locked: bool = False
+    seed: int = 0
+    reports: bool = False
+    port: int = 0
+    host: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("partitions", "iters", "rounds"):
+            positive(getattr(self, name), name)
+        for name in ("rows", "draws"):
+            positive(getattr(self, name), name, none=True)
 
 
 @dataclass(frozen=True)
@@ -182,6 +250,7 @@ class Map:
     Attributes:
         batch_size: rows of a call at most; 0: a whole partition.
         output_columns: their names, where they are not the outputs' own.
+        finish: what is made of a batch's outputs (by name) before they become columns, as a value that can be called.
         each: what a call gets: any ``"batch"``, one ``"row"`` (of which a replica may compute many at a time), or a
             ``"block"``: a partition, or ``batch_size`` rows of it that follow each other.
         is_trimmed: only the outputs are kept, of which a block may give any number of rows.
@@ -192,6 +261,7 @@ class Map:
     program: Program
     batch_size: int
     output_columns: tuple[str, ...] | None = None
+    finish: Any = None
     each: str = "batch"
     is_trimmed: bool = False
     feeds: tuple[tuple[str, str], ...] = ()

@@ -33,8 +33,11 @@ class Replica(Protocol):
         """Outputs for these rows, in inference mode, named; one output is called ``prediction``."""
         ...
 
-    def measure(self, batch: Batch, metrics: Mapping[str, Metric]) -> tuple[float, float] | None:
-        """Feed the metrics with these rows; the sum of their losses and its divisor, ``None`` without a loss."""
+    def measure(self, batch: Batch, metrics: Mapping[str, Metric]) -> tuple[Any, Any] | None:
+        """Feed the metrics with these rows; the sum of their losses and its divisor, ``None`` without a loss.
+
+        Both are arrays where the loss has parts that divide by several things.
+        """
         ...
 
     def load(self, state: State) -> None:
@@ -49,17 +52,20 @@ class Trainable(Replica, Protocol):
         """Make optimizer and schedule, ready for the first update; from ``state`` if given."""
         ...
 
-    def backward(self, batch: Batch, share: float) -> float | None:
+    def backward(self, batch: Batch, share: Any) -> float | None:
         """Gradients of the loss on these rows times ``share``, the rows' part of the whole step.
+
+        Where ``mass`` gives several numbers, there are as many shares.
 
         Returns the mean loss of these rows; ``None`` when there are none (gradients are zero then).
         """
         ...
 
-    def mass(self, batch: Batch) -> float | None:
+    def mass(self, batch: Batch) -> Any:
         """What the loss's mean over these rows divides by, where that is not their number: a sum of class weights.
 
-        A batch without rows then has the mass 0. Whether it is ``None`` depends on the program alone.
+        A batch without rows then has the mass 0. Whether it is ``None`` depends on the program alone. An array, where
+        the loss has parts that divide by several things: one number each, and the rows at last.
         """
         ...
 
@@ -196,8 +202,8 @@ class Sync(Protocol):
         """Start from rank 0's weights."""
         ...
 
-    def commit(self, replica: Trainable) -> None:
-        """After a backward: agree and update."""
+    def commit(self, replica: Trainable, *, has_rows: bool = True) -> None:
+        """After a backward, perhaps of no rows: agree and update."""
         ...
 
     def settle(self, replica: Trainable, rows: int) -> None:
@@ -206,6 +212,14 @@ class Sync(Protocol):
 
     def state(self, replica: Trainable) -> State:
         """The whole state, on every rank; all ranks must call it."""
+        ...
+
+    def schedule(self, replica: Trainable, event: str, figures: Mapping[str, float] | None = None) -> None:
+        """Advance the learning-rate schedule wherever updates are made; see ``Trainable.schedule``."""
+        ...
+
+    def adopt(self, replica: Trainable) -> None:
+        """Something else than an update changed the weights, alike on all replicas: these are the ones that count."""
         ...
 
     def own(self, replica: Trainable) -> bytes:

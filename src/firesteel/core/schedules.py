@@ -93,6 +93,24 @@ def _limits(cls: Any) -> dict[str, tuple[Limit, bool]]:
     return found
 
 
+def check_settings(owner: Any) -> None:
+    """Make every limited setting of ``owner`` plain, in place; ``PlanError`` where one breaks its limit."""
+    kind: Any = type(owner)  # mypy takes a dataclass for unhashable, its class included
+    for name, (limit, may_be_none) in _limits(kind).items():
+        given = getattr(owner, name)
+        if given is None and may_be_none:
+            continue
+        try:
+            object.__setattr__(owner, name, limit.plain(given))
+        except (TypeError, ValueError):
+            raise wrong_setting(owner, name, limit.words, given) from None
+
+
+def wrong_setting(owner: object, name: str, words: str, found: object) -> PlanError:
+    """What to raise when a setting is not what it must be."""
+    return PlanError(f"{type(owner).__name__}'s {name} must be {words}, not {reprlib.repr(found)}.")
+
+
 @dataclass(frozen=True)
 class Value:
     """A frozen value whose settings are checked when it is made, and which JSON can hold.
@@ -107,18 +125,10 @@ class Value:
     def __post_init__(self, bigdl_type: str) -> None:
         if bigdl_type not in ("float", "double"):
             raise self._wrong("bigdl_type", '"float" or "double"', bigdl_type)
-        kind: Any = type(self)  # mypy takes a dataclass for unhashable, its class included
-        for name, (limit, may_be_none) in _limits(kind).items():
-            given = getattr(self, name)
-            if given is None and may_be_none:
-                continue
-            try:
-                object.__setattr__(self, name, limit.plain(given))
-            except (TypeError, ValueError):
-                raise self._wrong(name, limit.words, given) from None
+        check_settings(self)
 
     def _wrong(self, name: str, words: str, found: object) -> PlanError:
-        return PlanError(f"{type(self).__name__}'s {name} must be {words}, not {reprlib.repr(found)}.")
+        return wrong_setting(self, name, words, found)
 
     def settings(self) -> dict[str, Any]:
         """The value as JSON can hold it: the name of its class under ``"class"``, and its fields."""

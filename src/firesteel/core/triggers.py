@@ -6,7 +6,7 @@ They are values: the engine asks, and acts (validate, write a checkpoint, stop) 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass
 from math import isnan
 from numbers import Integral, Real
 from typing import Any
@@ -61,7 +61,18 @@ class Trigger(ABC):
 
 
 @dataclass(frozen=True)
-class EveryEpoch(Trigger):
+class _Value(Trigger):
+    # Each takes BigDL's bigdl_type, which changes nothing.
+    _: KW_ONLY
+    bigdl_type: InitVar[str] = "float"
+
+    def __post_init__(self, bigdl_type: str) -> None:
+        if bigdl_type not in ("float", "double"):
+            raise PlanError(f'{type(self).__name__}\'s bigdl_type is "float" or "double", not {bigdl_type!r}.')
+
+
+@dataclass(frozen=True)
+class EveryEpoch(_Value):
     """At each epoch's end."""
 
     def fires(self, progress: Progress) -> bool:
@@ -70,12 +81,13 @@ class EveryEpoch(Trigger):
 
 
 @dataclass(frozen=True)
-class SeveralIteration(Trigger):
+class SeveralIteration(_Value):
     """After every ``interval`` updates."""
 
     interval: int
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, bigdl_type: str) -> None:
+        super().__post_init__(bigdl_type)
         _check_count(self, "interval", self.interval)
 
     def fires(self, progress: Progress) -> bool:
@@ -84,12 +96,13 @@ class SeveralIteration(Trigger):
 
 
 @dataclass(frozen=True)
-class MaxEpoch(Trigger):
+class MaxEpoch(_Value):
     """Once ``max_epoch`` epochs are done."""
 
     max_epoch: int
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, bigdl_type: str) -> None:
+        super().__post_init__(bigdl_type)
         _check_count(self, "max_epoch", self.max_epoch)
 
     def fires(self, progress: Progress) -> bool:
@@ -98,12 +111,13 @@ class MaxEpoch(Trigger):
 
 
 @dataclass(frozen=True)
-class MaxIteration(Trigger):
+class MaxIteration(_Value):
     """Once ``max`` updates are done."""
 
     max: int
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, bigdl_type: str) -> None:
+        super().__post_init__(bigdl_type)
         _check_count(self, "max", self.max)
 
     def fires(self, progress: Progress) -> bool:
@@ -112,12 +126,13 @@ class MaxIteration(Trigger):
 
 
 @dataclass(frozen=True)
-class MaxScore(Trigger):
+class MaxScore(_Value):
     """When the last score is above ``max``; never before a validation."""
 
     max: float
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, bigdl_type: str) -> None:
+        super().__post_init__(bigdl_type)
         _check_bound(self, "max", self.max)
 
     def fires(self, progress: Progress) -> bool:
@@ -126,12 +141,13 @@ class MaxScore(Trigger):
 
 
 @dataclass(frozen=True)
-class MinLoss(Trigger):
+class MinLoss(_Value):
     """When the last update's loss is below ``min``."""
 
     min: float
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, bigdl_type: str) -> None:
+        super().__post_init__(bigdl_type)
         _check_bound(self, "min", self.min)
 
     @property

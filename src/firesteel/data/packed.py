@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from firesteel.core import errors
 from firesteel.core.errors import PlanError
 from firesteel.core.spec import Batch
+from firesteel.data.ragged import Ragged
 
 __all__ = ["BLOCK_BYTES", "PACKED_SCHEMA", "as_buffers", "cut", "pack", "pack_error", "unpack"]
 
@@ -23,7 +25,7 @@ PACKED_SCHEMA = "header string, data binary"
 
 
 def pack(batch: Batch) -> tuple[str, bytes]:
-    """Header and bytes. Object arrays are not for this."""
+    """Header and bytes. Objects may be bytes and strings, which come back as bytes."""
     header, buffers = as_buffers(batch)
     return header, b"".join(buffers)
 
@@ -32,11 +34,21 @@ def as_buffers(batch: Batch) -> tuple[str, list[memoryview]]:
     """Header and bytes, these as they lie in the arrays: not copied, but for arrays that are not contiguous."""
     arrays = {name: np.asarray(values, order="C") for name, values in batch.items()}
     header = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
-    return json.dumps(header), [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
+    buffers: list[memoryview] = []
+    for name, array in arrays.items():
+        if array.dtype == object:  # lengths, then the cells
+            cells = Ragged.of_objects(array.reshape(-1), name)
+            buffers.append(np.diff(cells.edges).view(np.uint8).data)
+            array = cells.data
+        buffers.append(array.reshape(-1).view(np.uint8).data)
+    return json.dumps(header), buffers
 
 
-def pack_error(error: PlanError) -> tuple[str, bytes]:
-    """Rows that turned out wrong, in the place of a block: Spark's own error would hide what ours says."""
+def pack_error(error: PlanError | ValueError) -> tuple[str, bytes]:
+    """Rows that turned out wrong, in the place of a block: Spark's own error would hide what ours says.
+
+    A plain ``ValueError`` is the fault of one row, not of what was asked.
+    """
     return json.dumps({"type": type(error).__name__, "text": str(error), "parts": vars(error)}, default=str), b""
 
 
@@ -46,9 +58,18 @@ def unpack(header: str, data: Any) -> Batch:
     offset = 0
     tensors = json.loads(header)
     if isinstance(tensors, dict):
+        if tensors["type"] == ValueError.__name__:
+            raise ValueError(tensors["text"])
         raise errors._rebuild(getattr(errors, tensors["type"], PlanError), (tensors["text"],), tensors["parts"])
     for name, dtype, shape in tensors:
         count = int(np.prod(shape, dtype=np.int64))
+        if dtype == "|O":
+            lengths = np.frombuffer(data, np.int64, count, offset)
+            edges = (np.concatenate([[0], np.cumsum(lengths)]) + offset + lengths.nbytes).tolist()
+            cells = np.empty(count, object)
+            cells[:] = [bytes(memoryview(data)[begin:end]) for begin, end in pairwise(edges)]
+            batch[name], offset = cells.reshape(shape), edges[-1]
+            continue
         batch[name] = np.frombuffer(data, dtype, count, offset).reshape(shape)
         offset += batch[name].nbytes
     return batch

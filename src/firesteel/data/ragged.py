@@ -34,6 +34,17 @@ class Ragged:
         bytes_ = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
         return cls(bytes_, edges.astype(np.int64))
 
+    @classmethod
+    def of_objects(cls, values: npt.NDArray[Any], name: str) -> Ragged:
+        """An array of bytes and strings, these as UTF-8."""
+        if values.ndim != 1:
+            raise SchemaError(
+                f"{name!r} has several strings in a row, of which rows for training hold one", column=name
+            )
+        cells = [value.encode() if isinstance(value, str) else bytes(value) for value in values]
+        edges = np.concatenate([[0], np.cumsum([len(cell) for cell in cells])]).astype(np.int64)
+        return cls(np.frombuffer(b"".join(cells), np.uint8), edges)
+
     def __len__(self) -> int:
         return len(self.edges) - 1
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from firesteel.core.errors import SchemaError
 from firesteel.core.spec import Batch
 from firesteel.data.arrow import Column, to_numpy
 from firesteel.data.frame import columns_of, path_of
+from firesteel.data.quoting import quoted
 from firesteel.data.ragged import Ragged
 from firesteel.data.spool import heap_of
 
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
     from firesteel.data.image.column import Images
 
-__all__ = ["Reading", "Tensor", "check_inputs", "check_weights", "entry", "make_reading", "quoted"]
+__all__ = ["Reading", "Tensor", "check_inputs", "check_weights", "entry", "make_reading"]
+
+_CELLS = ("bytes", "string")
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,27 @@ class Tensor:
 
     name: str
     columns: tuple[Column, ...]
+    shape: tuple[int, ...] | None = None
+    """A row's shape as the model has it: rows of as many values are brought into it."""
 
     def join(self, arrays: Sequence[Any]) -> Any:
         """The columns' arrays as one. Scalars count as vectors of length 1."""
+        joined = self._joined(arrays)
+        if self.shape is None or not isinstance(joined, np.ndarray) or joined.shape[1:] == self.shape:
+            return joined
+        if int(np.prod(joined.shape[1:])) != int(np.prod(self.shape)):
+            if not len(joined):
+                return np.zeros((0, *self.shape), joined.dtype)
+            names = ", ".join(repr(column.name) for column in self.columns)
+            raise SchemaError(
+                f"rows of {names} have shape {joined.shape[1:]}, which does not become the model's {self.shape}",
+                column=self.columns[0].name,
+                expected=str(self.shape),
+                found=str(joined.shape[1:]),
+            )
+        return joined.reshape(len(joined), *self.shape)
+
+    def _joined(self, arrays: Sequence[Any]) -> Any:
         if len(arrays) == 1:
             return arrays[0]
         parts = [array[:, None] if array.ndim == 1 else array for array in arrays]
@@ -75,13 +96,14 @@ class Reading:
     @property
     def files(self) -> tuple[str, ...]:
         """The files that these rows take in a spool."""
-        return (*self.names, *map(heap_of, self.images))
+        heaps = [tensor.name for tensor in self.tensors if tensor.columns[0].kind in (*_CELLS, "image")]
+        return (*self.names, *map(heap_of, heaps))
 
     def batch(self, rows: pa.RecordBatch, places: Sequence[int] | None = None, *, is_encoded: bool = False) -> Batch:
         """The tensors of these rows. Runs in a task.
 
-        ``places`` are those of the columns, the first ones by default; with ``is_encoded`` images stay as they are,
-        ``Ragged``.
+        ``places`` are those of the columns, the first ones by default; with ``is_encoded`` images, strings and bytes
+        stay as they are, ``Ragged``.
         """
         batch: Batch = {}
         at = iter(range(len(self.columns)) if places is None else places)
@@ -95,7 +117,8 @@ class Reading:
 
 def _array(values: pa.Array, column: Column, is_encoded: bool) -> Any:
     if column.images is None:
-        return to_numpy(values, column)
+        is_plain = column.depth == 0 and column.kind in _CELLS
+        return Ragged.of(values, column.name) if is_encoded and is_plain else to_numpy(values, column)
     cells = Ragged.of(values, column.name)
     return cells if is_encoded else column.images.decode(cells.cells())
 
@@ -105,11 +128,6 @@ def entry(name: str, key: str | None) -> Any:
     from pyspark.sql.functions import col
 
     return col(name) if key is None else col(name).getItem(key)
-
-
-def quoted(*path: str) -> str:
-    """A column, or a field inside a struct, as Spark's parser reads it whatever the names."""
-    return ".".join("`" + name.replace("`", "``") + "`" for name in path)
 
 
 def check_inputs(count: int, inputs: tuple[int, int | None], found: str) -> None:
@@ -137,12 +155,15 @@ def make_reading(
     weight: str | None = None,
     inputs: tuple[int, int | None] = (1, 1),
     keys: Callable[[str], Sequence[str]] | None = None,
+    takes_strings: bool = False,
+    dtypes: Mapping[str, str] | None = None,
 ) -> Reading:
     """Match columns to a model that takes ``inputs`` (at least, at most); ``SchemaError`` where they do not fit.
 
-    ``keys`` tells the keys of a map column, which becomes a dict of tensors.
+    ``keys`` tells the keys of a map column, which becomes a dict of tensors; ``takes_strings`` whether the model can be
+    fed strings and bytes, ``dtypes`` which numbers it wants, by tensor, where not the default ones.
     """
-    columns = columns_of(schema, features, role="feature")
+    columns = columns_of(schema, features, role="feature", allow_strings=takes_strings)
     tensors: list[Tensor]
     if len(columns) == 1 and columns[0].kind == "map" and keys is not None:
         (column,) = columns
@@ -157,7 +178,7 @@ def make_reading(
     else:
         check_inputs(len(columns), inputs, f"feature columns: {', '.join(features)}")
         tensors = [Tensor(f"x{index}", (column,)) for index, column in enumerate(columns)]
-    for index, column in enumerate(columns_of(schema, labels, role="label")):
+    for index, column in enumerate(columns_of(schema, labels, role="label", allow_strings=takes_strings)):
         tensors.append(Tensor(f"y{index}", (column,)))
     if weight is not None:
         (column,) = columns_of(schema, [weight], role="sample weight")
@@ -165,7 +186,7 @@ def make_reading(
             raise SchemaError(f"column {weight!r} must hold one number per row, to be used as a weight", column=weight)
         tensors.append(Tensor("w", (Column(column.name, "scalar", "float32"),)))
     for column in (c for tensor in tensors for c in tensor.columns):
-        if column.kind in ("bytes", "string", "map"):
+        if column.kind == "map" or (column.kind in _CELLS and not takes_strings):
             raise SchemaError(
                 f"column {column.name!r} holds {column.kind}, which this model cannot be fed; "
                 f"cast it to numbers, or mark a binary column with as_tensor_column (firesteel.data.frame) or "
@@ -173,4 +194,13 @@ def make_reading(
                 column=column.name,
                 found=column.kind,
             )
-    return Reading(tuple(tensors))
+    return Reading(tuple(_typed(tensor, (dtypes or {}).get(tensor.name)) for tensor in tensors))
+
+
+def _typed(tensor: Tensor, dtype: str | None) -> Tensor:
+    """The tensor with numbers of this dtype."""
+    if dtype is None or np.dtype(dtype).kind not in "biuf":
+        return tensor
+    is_number = [column.kind in ("scalar", "array", "vector") and column.dtype != "object" for column in tensor.columns]
+    columns = [replace(c, dtype=dtype) if is_one else c for c, is_one in zip(tensor.columns, is_number, strict=True)]
+    return Tensor(tensor.name, tuple(columns))

@@ -1,7 +1,7 @@
 """A rank's rows as typed blocks in anonymous files: written once by the task, mapped by its child.
 
-One file per tensor, rows one after the other; cells of bytes (encoded images) lie in a second one, their *heap*, and
-their tensor says where. The files have no name on disk, so that whatever dies, however it
+One file per tensor, rows one after the other; cells of bytes (strings, encoded images) lie in a second one, their
+*heap*, and their tensor says where. The files have no name on disk, so that whatever dies, however it
 dies, leaves nothing behind. Written in the task, read in its child through inherited descriptors.
 """
 
@@ -23,7 +23,7 @@ from firesteel.core.errors import ClusterError, SchemaError
 from firesteel.core.spec import Batch, Signature, TensorSpec
 from firesteel.data.ragged import Ragged
 
-__all__ = ["Block", "SpoolReader", "SpoolWriter", "heap_of", "spool_directory"]
+__all__ = ["Block", "SpoolReader", "SpoolWriter", "files_for", "heap_of", "spool_directory"]
 
 _RESIDENT_BYTES = 64 << 20
 _MARK_STRIDE = 61
@@ -40,6 +40,11 @@ def spool_directory() -> str:
 def heap_of(tensor: str) -> str:
     """The file that holds a tensor's cells of bytes."""
     return f"{tensor}/heap"
+
+
+def files_for(batch: Batch) -> tuple[str, ...]:
+    """The files that rows like these take."""
+    return (*batch, *(heap_of(name) for name, values in batch.items() if values.dtype == object))
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,8 @@ class SpoolWriter:
         known = self._blocks[-1].rows if self._blocks and self._blocks[-1].partition == partition else 0
         for name, given in batch.items():
             file = self._files[name]
+            if isinstance(given, np.ndarray) and given.dtype == object:
+                given = Ragged.of_objects(given, name)
             values = self._heap(name, given) if isinstance(given, Ragged) else np.ascontiguousarray(given)
             self._check(name, values)
             _write_all(file, values, self._directory)
@@ -166,7 +173,10 @@ class SpoolReader:
         self._maps: dict[str, mmap.mmap] = {}
         self._arrays: dict[str, npt.NDArray[Any]] = {}
         self._touched = 0
+        self._cells: dict[str, memoryview] = {}  # heaps of tensors that are bytes
         for spec in signature:
+            if heap_of(spec.name) in descriptors:
+                self._map_heap(spec.name, descriptors[heap_of(spec.name)])
             size = spec.row_bytes * self._rows
             shape = (self._rows, *spec.shape)
             if size == 0:
@@ -179,16 +189,33 @@ class SpoolReader:
     def take(self, rows: npt.NDArray[np.int64], epoch: int = 0) -> Batch:
         """A copy of these rows (numbers count through the whole spool), in this order: the same in every epoch."""
         batch = {name: np.take(array, rows, axis=0) for name, array in self._arrays.items()}
-        self._release(sum(array.nbytes for array in batch.values()))
+        read = sum(array.nbytes for array in batch.values())
+        for name in self._cells:
+            read += int(batch[name][:, 1].sum())
+            batch[name] = self._bytes(name, batch[name])
+        self._release(read)
         return batch
 
     def empty(self) -> Batch:
         """A batch of no rows, with the right dtypes and shapes."""
-        return {name: array[:0] for name, array in self._arrays.items()}
+        none = {name: array[:0] for name, array in self._arrays.items()}
+        return none | {name: np.empty(0, object) for name in self._cells}
 
     def arrays(self) -> Batch:
-        """All rows, mapped, not copied."""
-        return dict(self._arrays)
+        """All rows, mapped, not copied; but for cells of bytes, which become objects."""
+        return self._arrays | {name: self._bytes(name, self._arrays[name]) for name in self._cells}
+
+    def _map_heap(self, name: str, descriptor: int) -> None:
+        self._cells[name] = memoryview(b"")
+        if os.fstat(descriptor).st_size:
+            self._maps[heap_of(name)] = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+            self._cells[name] = memoryview(self._maps[heap_of(name)])
+
+    def _bytes(self, name: str, places: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        heap = self._cells[name]
+        found = np.empty(len(places), object)
+        found[:] = [bytes(heap[begin : begin + length]) for begin, length in places.tolist()]
+        return found
 
     def _release(self, touched: int) -> None:
         # Mapped pages count as resident until they are let go of. They stay in the page cache, so that coming

@@ -18,7 +18,7 @@ from firesteel.core.plan import Reduce
 from firesteel.core.spec import Batch
 from firesteel.data.cells import Read, batch_of_rows, to_arrow
 from firesteel.data.columns import field_of
-from firesteel.data.reading import quoted
+from firesteel.data.quoting import quoted
 from firesteel.engine.blocks import noted, partition_of_task
 from firesteel.engine.folding import Folding, codes_of, folding_of, joined, result_read
 from firesteel.engine.scorer import Scorer, make_scorer

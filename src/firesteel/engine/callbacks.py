@@ -31,6 +31,7 @@ class Runner:
         model, optimizer, scheduler, criterion: the replica's own objects.
         batch, output, target, loss: of the current step, in this replica.
         epochs: epochs done before the current one.
+        total_epochs: how many are asked for, in all.
         global_step: updates done.
         rank, num_workers, config: who this replica is, and the estimator's config.
         stop: set it to end all replicas after this step.
@@ -49,6 +50,7 @@ class Runner:
         self.target: Any = None
         self.loss: Any = None
         self.epochs = 0
+        self.total_epochs = 0
         self.global_step = 0
         self.stop = False
         self.stats: dict[str, Any] = {}
@@ -59,6 +61,7 @@ class Runner:
         self._ship: Callable[[str, bytes], None] | None = None
         self._mark: Callable[[], None] | None = None
         self._follow: Callable[[], None] | None = None
+        self._parameters: Callable[[], dict[str, Any]] | None = None
 
     def put(self, key: str, value: Any) -> None:
         """Keep a value for other callbacks; a key that is there already is a ``KeyError``."""
@@ -86,6 +89,12 @@ class Runner:
         if weights_only:
             state = {"model": state["model"]}
         return self._pack(state, {"epoch": self.epochs, "step": self.global_step})
+
+    def parameters(self) -> dict[str, Any]:
+        """The weights of this replica as arrays, by name."""
+        if self._parameters is not None:
+            return dict(self._parameters())
+        return {name: each.detach().cpu().numpy() for name, each in self.model.named_parameters()}
 
     def follow(self, act: Callable[[], None]) -> None:
         """Let ``act`` change the model on replica 0, and all others do the same. A collective."""

@@ -24,6 +24,10 @@ from firesteel.engine.relay import pull
 __all__ = ["SpoolSteps", "Step", "Steps", "StreamSteps", "open_training", "open_validation"]
 
 
+BEFORE_ALL = -1
+"""The number of the pass that only looks at the first batch: data that counts its passes must not count it."""
+
+
 class Step(NamedTuple):
     """One step, as one replica sees it."""
 
@@ -83,7 +87,9 @@ def open_validation(
         return StreamSteps(job.validation_stream, framework, group, job.plan.seed, plan.steps)
     about = assignment["validation"]
     rows = about["rows"] if plan.steps is None else min(about["rows"], plan.steps * plan.batch_size)
-    begin, end = rows * desk.rank // desk.world, rows * (desk.rank + 1) // desk.world
+    groups = -(-rows // plan.rows_together)  # the last one may be short; whoever needs it whole will say so
+    edges = [min(rows, groups * rank // desk.world * plan.rows_together) for rank in (desk.rank, desk.rank + 1)]
+    begin, end = edges
     spool = pull(desk, "validation", _signature(about["tensors"]), begin, end)
     order = Order((end - begin,), max(1, plan.batch_size // desk.world), shuffle=False)
     return SpoolSteps(Feed(spool, order, (Holding(0, 0),)))
@@ -135,6 +141,8 @@ class StreamSteps:
             # Creators that draw numbers draw the same ones on every rank, for all must yield the same rows.
             random.seed(seed)
             np.random.seed(seed % 2**32)
+            if hasattr(framework, "seed_process"):
+                framework.seed_process(seed)
             mine = {"rank": group.rank, "num_shards": group.size} if is_own else {}
             source = stream.source({**stream.config, **mine}, self._batch_size)
         else:
@@ -159,7 +167,7 @@ class StreamSteps:
 
     def sample(self) -> Batch | None:
         """See ``Steps``."""
-        return next(iter(self._framework.stream(self._source, self._batch_size, self._seed, 0)), None)
+        return next(iter(self._framework.stream(self._source, self._batch_size, self._seed, BEFORE_ALL)), None)
 
     def _our_parts(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, float, int]]:
         rank, size = self._group.rank, self._group.size

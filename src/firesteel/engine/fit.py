@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from firesteel.cluster.coordinator import Coordinator
 from firesteel.cluster.deadlines import Deadlines
 from firesteel.cluster.failure import Budget
 from firesteel.cluster.launch import Lost, launch
@@ -12,7 +15,7 @@ from firesteel.cluster.preflight import cores_per_task, is_remote
 from firesteel.cluster.travel import pack
 from firesteel.core import moments, registry
 from firesteel.core.errors import PlanError
-from firesteel.core.plan import Fit
+from firesteel.core.plan import SERVER_SYNCS, Fit
 from firesteel.data.reading import Reading
 from firesteel.data.seating import Decoder, Seated, seat
 from firesteel.data.sources import Frame, Local, Packed, Source, Streamed
@@ -22,6 +25,8 @@ from firesteel.engine.job import FitJob, Stream, TaskCard, seat_and_train
 from firesteel.engine.listener import Listener, Outcome, Outputs
 from firesteel.engine.newest import Newest
 from firesteel.engine.relay import Relay
+from firesteel.engine.servers import Servers, check_reachable
+from firesteel.engine.serving import ServerJob
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,12 +49,33 @@ def fit(
 
     ``stream`` turns a streamed source into what travels to the replicas (the front end knows its configuration).
     """
+    if plan.sync in SERVER_SYNCS:
+        check_reachable(spark, f"sync={plan.sync!r}")
     if is_remote(spark):
         from firesteel.engine.remote import fit_remote  # which only Spark Connect needs
 
         return fit_remote(spark, plan, data, validation, outputs, stream=stream, config=config, deadlines=deadlines)
+    if plan.sync in SERVER_SYNCS:
+        with Servers(spark, _server_job(plan), may_cut=_may_cut(plan)) as servers:
+            return _fit(spark, plan, data, validation, outputs, stream, config, deadlines, servers)
+    return _fit(spark, plan, data, validation, outputs, stream, config, deadlines, None)
+
+
+def _fit(
+    spark: SparkSession,
+    plan: Fit,
+    data: Source,
+    validation: Source | None,
+    outputs: Outputs,
+    stream: Callable[[Streamed, int | None], Stream],
+    config: dict[str, Any],
+    deadlines: Deadlines | None,
+    servers: Servers | None,
+) -> Outcome:
     relay = Relay()
     job = make_job(plan, data, validation, stream, config)
+    if servers is not None:
+        job = replace(job, servers=servers.addresses)
     if isinstance(data, Local):
         relay.add("train", data.batch)
     files = None
@@ -76,12 +102,12 @@ def fit(
                     launch(
                         seated.frame,
                         seat_and_train,
-                        TaskCard(payload, seated.decoder, tensors, cores_per_task(spark), job.probe),
+                        TaskCard(payload, seated.decoder, tensors, cores_per_task(spark), job.probe, plan.device),
                         world=world,
                         arrange=arrangement.arrange,
                         on_event=desk.take,
                         on_fetch=lambda what: newest.answer(what) if "state" in what else relay.answer(what),
-                        on_wait=desk.show,
+                        on_wait=partial(_look, desk, servers),
                         packages=registry.framework(plan.program.framework).packages,
                         deadlines=deadlines,
                         budget=budget,
@@ -96,6 +122,24 @@ def fit(
         if files is not None:
             files.__exit__(None, None, None)
     return desk.outcome()
+
+
+def _look(desk: Listener, servers: Servers | None, coordinator: Coordinator) -> None:
+    """Several times a second, in the caller's own thread."""
+    desk.show(coordinator)
+    if servers is not None:
+        servers.check()
+
+
+def _server_job(plan: Fit) -> ServerJob:
+    is_locked = plan.sync == "locked"
+    return ServerJob(plan.program, is_locked, plan.staleness, plan.seed, is_own_start=False)
+
+
+def _may_cut(plan: Fit) -> bool:
+    """Whether several servers may share the weights: the norm to clip by is that of the whole gradient."""
+    clipping = getattr(plan.program.content, "clipping", None)
+    return clipping is None or clipping.norm is None
 
 
 def make_job(
@@ -127,7 +171,7 @@ def _seat(data: Frame | Packed, world: int) -> tuple[Seated, tuple[str, ...]]:
         names = data.reading.files
     else:
         seated = seat(data.df, ["header", "data"], Decoder(None), world)
-        names = data.names
+        names = data.files
     if seated.partitions == 0:
         raise PlanError("the training data has no rows")
     return seated, names

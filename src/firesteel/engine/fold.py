@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from firesteel.core.metrics import Metric
 from firesteel.core.ports import Replica
 from firesteel.core.spec import Batch, rows_of
@@ -21,8 +23,9 @@ class Fold:
 
     metrics: Mapping[str, Metric]
     rows: int = 0
-    loss_sum: float = 0.0
-    loss_mass: float = 0.0
+    loss_sum: Any = 0.0
+    """A number; an array where the loss has parts that divide by several things, as ``loss_mass`` then."""
+    loss_mass: Any = 0.0
     has_loss: bool = False
 
     @classmethod
@@ -39,8 +42,8 @@ class Fold:
         self.rows += rows
         if loss is not None:
             self.has_loss = True
-            self.loss_sum += loss[0]
-            self.loss_mass += loss[1]
+            self.loss_sum = self.loss_sum + loss[0]
+            self.loss_mass = self.loss_mass + loss[1]
 
     def to_bytes(self) -> bytes:
         """The states, for another process."""
@@ -48,7 +51,7 @@ class Fold:
         for name, metric in self.metrics.items():
             states |= {f"{name}/{key}": value for key, value in metric.state().items()}
         header, data = pack(states)
-        loss = [self.loss_sum, self.loss_mass]
+        loss = [np.asarray(each).tolist() for each in (self.loss_sum, self.loss_mass)]
         note = json.dumps({"rows": self.rows, "loss": loss, "has_loss": self.has_loss, "header": header}).encode()
         return len(note).to_bytes(8, "little") + note + data
 
@@ -59,8 +62,10 @@ class Fold:
             note = json.loads(data[8 : 8 + size])
             states = unpack(note["header"], data[8 + size :])
             self.rows += note["rows"]
-            self.loss_sum += note["loss"][0]
-            self.loss_mass += note["loss"][1]
+            self.loss_sum, self.loss_mass = (
+                np.add(mine, other)[()]
+                for mine, other in zip((self.loss_sum, self.loss_mass), note["loss"], strict=True)
+            )
             self.has_loss = self.has_loss or note["has_loss"]
             for name, metric in self.metrics.items():
                 other = metric.fresh()
@@ -80,4 +85,7 @@ class Fold:
     @property
     def loss(self) -> float | None:
         """Mean loss over all rows."""
-        return self.loss_sum / self.loss_mass if self.has_loss and self.loss_mass else None
+        if not self.has_loss or not np.any(self.loss_mass):
+            return None
+        sums, masses = np.atleast_1d(self.loss_sum), np.atleast_1d(self.loss_mass)
+        return float(np.divide(sums, masses, out=np.zeros(len(sums)), where=masses != 0).sum())

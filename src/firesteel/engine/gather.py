@@ -13,7 +13,7 @@ from firesteel.core.spec import Batch, rows_of
 from firesteel.data.packed import PACKED_SCHEMA, cut, pack, unpack
 from firesteel.data.reading import Reading
 from firesteel.data.sources import Frame, Packed
-from firesteel.data.spool import SpoolReader, SpoolWriter
+from firesteel.data.spool import SpoolReader, SpoolWriter, files_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +51,7 @@ def gather(source: Frame | Packed) -> tuple[Batch | None, SpoolWriter | None]:
     for row in packed(source).toLocalIterator(prefetchPartitions=True):
         batch = unpack(row["header"], bytes(row["data"]))
         if writer is None:
-            writer = SpoolWriter(tuple(batch))
+            writer = SpoolWriter(files_for(batch))
         writer.append(0, batch)
     if writer is None or writer.signature is None:
         return None, None

@@ -13,6 +13,7 @@ from firesteel.core.moments import Probe, install, passing
 from firesteel.core.plan import Fit
 from firesteel.data.image.column import Images
 from firesteel.data.spool import SpoolWriter
+from firesteel.engine.address import Address
 from firesteel.engine.commits import CommitFiles
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class FitJob:
     probe: Probe | None = None
     images: dict[str, Images] = field(default_factory=dict)
     """Tensors that lie in the spool as encoded images."""
+    servers: tuple[Address, ...] = ()
+    """Where the plan's parameter servers listen."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class TaskCard:
     """What the spool consists of; nothing where the rows are elsewhere."""
     threads: int
     probe: Probe | None = None
+    device: str = "auto"
 
 
 def seat_and_train(seat: Seat, batches: Iterator[pa.RecordBatch], card: TaskCard) -> None:
@@ -65,7 +69,8 @@ def seat_and_train(seat: Seat, batches: Iterator[pa.RecordBatch], card: TaskCard
     from pyspark import TaskContext
 
     gpus = task_gpus(TaskContext.get())
-    role = Role(seat.rank, seat.world, card.threads, "cuda" if gpus else "auto", gpus or None)
+    device = "cuda" if gpus and card.device == "auto" else card.device
+    role = Role(seat.rank, seat.world, card.threads, device, gpus or None)
     install(card.probe)
     passing("seated", rank=seat.rank, generation=seat.generation)
     with SpoolWriter(card.files) as spool, CommitFiles() as commits:

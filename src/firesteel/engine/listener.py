@@ -4,29 +4,54 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from firesteel.cluster.coordinator import Coordinator
 from firesteel.cluster.failure import Budget
 from firesteel.cluster.progress import Display
 from firesteel.core.plan import Fit, Position
+from firesteel.core.triggers import Progress, Trigger
 from firesteel.engine.checkpoint import Checkpoint, CheckpointFolder
 from firesteel.engine.files import write_bytes
 from firesteel.engine.history import History, Summaries
 from firesteel.engine.summary import EventWriter
 
-__all__ = ["Listener", "Outcome", "Outputs"]
+__all__ = ["Listener", "Outcome", "Outputs", "Recorder"]
+
+
+class Recorder(Protocol):
+    """Who writes scalars down: TensorBoard's files, or a summary of the user's. Used by one fit at a time.
+
+    A recorder of steps may have ``triggers`` by tag: it is given only what they let through.
+    """
+
+    def add(self, step: int, wall_time: float, values: dict[str, float]) -> None:
+        """One point of each tag."""
+        ...
+
+    def flush(self) -> None:
+        """Make everything so far readable."""
+        ...
+
+    def close(self) -> None:
+        """The fit is over."""
+        ...
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where a fit leaves things: checkpoints, TensorBoard files, scalars in memory, the screen."""
+    """Where a fit leaves things: checkpoints, TensorBoard files, scalars in memory, the screen.
+
+    ``recorders`` write ``"train"`` and ``"validation"`` in the place of files in ``event_folder``.
+    """
 
     summaries: Summaries
     checkpoints: CheckpointFolder | None = None
     event_folder: str | None = None
     verbose: int = 1
+    recorders: Mapping[str, Recorder] = field(default_factory=dict)
 
 
 @dataclass
@@ -54,11 +79,12 @@ class Listener:
         self._warning = ""
         self._has_warned = False
         self._display = Display(plan.launch.world, plan.epochs, outputs.verbose)
-        self._writers: dict[str, EventWriter] = {}
+        self._writers: dict[str, Recorder] = {}
 
     def __enter__(self) -> Listener:
-        if self._outputs.event_folder is not None:
-            for name in ("train", "validation") if self._plan.validation else ("train",):
+        self._writers = dict(self._outputs.recorders)
+        for name in ("train", "validation") if self._plan.validation else ("train",):
+            if self._outputs.event_folder is not None and name not in self._writers:
                 self._writers[name] = EventWriter(f"{self._outputs.event_folder}/{name}")
         return self
 
@@ -128,6 +154,10 @@ class Listener:
             for step, (loss, rate, count, seconds, at) in enumerate(zip(*columns, strict=True), event["first"])
         ]
         self._outputs.summaries.add_train(rows)
+        triggers = getattr(self._writers.get("train"), "triggers", None)
+        if triggers:
+            about = zip(rows, event["epochs"], event["ends"], strict=True)
+            rows = [(step, at, _let_through(triggers, step, values, *ends)) for (step, at, values), *ends in about]
         self._write("train", rows)
 
     def _on_validation(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
@@ -155,7 +185,15 @@ class Listener:
     def _write(self, name: str, rows: list[tuple[int, float, dict[str, float]]]) -> None:
         if name in self._writers:
             for row in rows:
-                if row[0] > self._written.get(name, -1):  # else it is done again, after a loss
+                if row[2] and row[0] > self._written.get(name, -1):  # else it is done again, after a loss
                     self._writers[name].add(*row)
                     self._written[name] = row[0]
             self._writers[name].flush()
+
+
+def _let_through(
+    triggers: Mapping[str, Trigger], step: int, values: dict[str, float], epochs: int, is_epoch_end: bool
+) -> dict[str, float]:
+    """The scalars of a step whose triggers fire; those that have none always."""
+    progress = Progress(epochs, step, is_epoch_end, values["Loss"])
+    return {tag: value for tag, value in values.items() if tag not in triggers or triggers[tag].fires(progress)}

@@ -53,13 +53,14 @@ class Patience:
             found.append(arrays)
         self._kept = found[0], found[1]
 
-    def restore(self, replica: Trainable) -> None:
-        """Go back to the best epoch's weights, where they were kept."""
+    def restore(self, replica: Trainable) -> bool:
+        """Go back to the best epoch's weights; false where none were kept."""
         if self._kept is None:
-            return
+            return False
         weights, frozen = self._kept
         # Written in place first: where a replica shows its own memory, loading has nothing left to do.
         for mine, best in zip(replica.weights(), weights, strict=True):
             mine[...] = best
         replica.load_weights(weights)
         replica.load_frozen(frozen)
+        return True

@@ -14,7 +14,7 @@ from firesteel.core.errors import PlanError
 from firesteel.core.plan import Reduce
 from firesteel.core.spec import Batch
 from firesteel.data.cells import Read, batch_of_rows, to_arrow
-from firesteel.data.reading import quoted
+from firesteel.data.quoting import quoted
 from firesteel.engine.answers import ANSWER_SCHEMA, answer, collect, failed
 from firesteel.engine.blocks import noted, partition_of_task
 from firesteel.engine.folding import Folding, folding_of, joined, most_rows, result_read

@@ -8,9 +8,11 @@ from firesteel.cluster.child import Desk
 from firesteel.core.errors import PlanError
 from firesteel.core.spec import Batch, Signature, rows_of
 from firesteel.data.packed import BLOCK_BYTES, pack, unpack
-from firesteel.data.spool import SpoolReader, SpoolWriter
+from firesteel.data.spool import SpoolReader, SpoolWriter, heap_of
 
 __all__ = ["Relay", "pull"]
+
+_CELL_BYTES = 64 << 10
 
 
 class Relay:
@@ -47,9 +49,12 @@ class Relay:
 
 def pull(desk: Desk, name: str, signature: Signature, begin: int, end: int) -> SpoolReader:
     """Rank's end: rows ``begin`` … ``end`` of a set, in a spool of this process."""
-    step = max(1, BLOCK_BYTES // max(1, signature.row_bytes))
-    with SpoolWriter(signature.names) as writer:
+    cells = [spec.name for spec in signature if spec.dtype == "|O"]
+    # Nobody knows how long a cell of bytes is.
+    step = max(1, BLOCK_BYTES // max(1, signature.row_bytes + len(cells) * _CELL_BYTES))
+    with SpoolWriter((*signature.names, *map(heap_of, cells))) as writer:
         for low in range(begin, end, step):
             answer, (data,) = desk.fetch({"set": name, "begin": low, "end": min(low + step, end)})
             writer.append(0, unpack(answer["header"], data))
-        return SpoolReader(writer.descriptors, signature, writer.blocks)  # its maps outlive the files
+        # Its maps outlive the files. Cells of bytes are described by where they lie, once there are any.
+        return SpoolReader(writer.descriptors, writer.signature or signature, writer.blocks)

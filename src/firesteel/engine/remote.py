@@ -31,7 +31,7 @@ from firesteel.data.packed import as_buffers, unpack
 from firesteel.data.reading import Reading
 from firesteel.data.seating import Decoder, seat_by_shuffle, split_guests
 from firesteel.data.sources import Frame, Local, Packed, Source, Streamed
-from firesteel.data.spool import SpoolReader, SpoolWriter, spool_directory
+from firesteel.data.spool import SpoolReader, SpoolWriter, files_for, spool_directory
 from firesteel.engine.arrangement import Arrangement
 from firesteel.engine.fit import make_job
 from firesteel.engine.gather import packed
@@ -84,7 +84,7 @@ def fit_remote(
     outline = replace(
         outline, stream=_without_source(job.stream), validation_stream=_without_source(job.validation_stream)
     )
-    card = TaskCard(b"", decoder, tensors, cores_per_task(spark), job.probe)
+    card = TaskCard(b"", decoder, tensors, cores_per_task(spark), job.probe, plan.device)
     _announce(plan, outputs.verbose)
     with Listener(plan, outputs, budget) as desk:
         launch_remote(
@@ -217,7 +217,7 @@ class _FitChair:
             own, guests = split_guests(rows)
             for name, partition, batch in guests:
                 if name not in self._guests:
-                    self._guests[name] = self._files.enter_context(SpoolWriter(tuple(batch)))
+                    self._guests[name] = self._files.enter_context(SpoolWriter(files_for(batch)))
                 self._guests[name].append(partition, batch)
             if own.num_rows:
                 yield own
@@ -295,7 +295,8 @@ def _in_order(writer: SpoolWriter, files: ExitStack) -> Batch:
     ordered = sorted(writer.blocks, key=lambda block: block.partition)
     if list(writer.blocks) == ordered:
         return arrays
-    again = files.enter_context(SpoolWriter(writer.signature.names))
+    again = files.enter_context(SpoolWriter(tuple(writer.descriptors)))
     for block in ordered:
         again.append(0, {name: values[block.begin : block.begin + block.rows] for name, values in arrays.items()})
-    return SpoolReader(again.descriptors, writer.signature, again.blocks).arrays()
+    assert again.signature is not None
+    return SpoolReader(again.descriptors, again.signature, again.blocks).arrays()

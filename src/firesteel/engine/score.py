@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from firesteel.core.errors import PlanError, SchemaError
+from firesteel.core.spec import Batch
 from firesteel.data.arrow import from_numpy, vector_type
 from firesteel.data.frame import path_of, prediction_field
-from firesteel.data.reading import Reading, entry, quoted
+from firesteel.data.quoting import quoted
+from firesteel.data.reading import Reading, entry
 from firesteel.engine.scorer import Outputs, Scorer
 
 if TYPE_CHECKING:
@@ -20,11 +22,17 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructField
 
-__all__ = ["check_count", "score_frame"]
+__all__ = ["check_count", "sample", "score_frame"]
 
 
 def score_frame(
-    df: DataFrame, reading: Reading, scorer: Scorer, columns: tuple[str, ...] | None, schema: Any = None
+    df: DataFrame,
+    reading: Reading,
+    scorer: Scorer,
+    columns: tuple[str, ...] | None,
+    schema: Any = None,
+    *,
+    vectors: bool = True,
 ) -> DataFrame:
     """The input's columns, then the outputs; same rows, same order. Lazy, but for one row that tells the schema.
 
@@ -34,11 +42,12 @@ def score_frame(
         scorer: the program.
         columns: names for the outputs; ``None``: one column ``prediction``, a struct for several outputs.
         schema: the outputs' types, a DDL string or a ``StructType``; then not even one row is looked at.
+        vectors: an output of one axis is an ML vector; else it is an array.
     """
     fields = None if schema is None else _given_fields(schema, columns)
     _check_free(df, [field.name for field in fields] if fields is not None else columns or ("prediction",))
     if fields is None:
-        fields = _output_fields(_probe(df, reading, scorer), columns)
+        fields = _output_fields(_probe(df, reading, scorer), columns, vectors)
     return _scored(df, reading, scorer, fields)
 
 
@@ -64,10 +73,9 @@ def _check_free(df: DataFrame, names: Sequence[str]) -> None:
 
 def _probe(df: DataFrame, reading: Reading, scorer: Scorer) -> Outputs:
     """The outputs for one row of the data, computed on the driver: what the schema is made of."""
-    selected = df.select(*reading.select(df))
-    rows = selected.take(1)  # not toArrow, which starts a task for every partition
-    if rows:
-        return scorer.try_out(reading.batch(_record(rows[0], selected.schema.fields)))
+    batch = sample(df, reading)
+    if batch is not None:
+        return scorer.try_out(batch)
     shapes = [() if column.kind == "scalar" else column.shape for column in reading.columns]
     if any(shape is None or None in shape for shape in shapes):
         raise PlanError("the DataFrame has no rows, so the output's shape is not known; pass output_schema")
@@ -75,6 +83,13 @@ def _probe(df: DataFrame, reading: Reading, scorer: Scorer) -> Outputs:
     return scorer.try_out(
         {tensor.name: tensor.join([next(arrays) for _ in tensor.columns]) for tensor in reading.tensors}
     )
+
+
+def sample(df: DataFrame, reading: Reading) -> Batch | None:
+    """The first row of the data, as a batch; ``None`` where there is none."""
+    selected = df.select(*reading.select(df))
+    rows = selected.take(1)  # not toArrow, which starts a task for every partition
+    return reading.batch(_record(rows[0], selected.schema.fields)) if rows else None
 
 
 def _record(row: Sequence[Any], fields: Sequence[StructField]) -> pa.RecordBatch:
@@ -90,15 +105,16 @@ def _record(row: Sequence[Any], fields: Sequence[StructField]) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays(arrays, [field.name for field in fields])
 
 
-def _output_fields(outputs: Outputs, columns: tuple[str, ...] | None) -> list[StructField]:
+def _output_fields(outputs: Outputs, columns: tuple[str, ...] | None, vectors: bool) -> list[StructField]:
     """Spark fields for a model's outputs, as ``predict`` promises them."""
     from pyspark.sql.types import StructField, StructType
 
     if columns is None and list(outputs) != ["prediction"]:
-        return [StructField("prediction", StructType([_field(name, value) for name, value in outputs.items()]))]
+        inner = [_field(name, value, vectors) for name, value in outputs.items()]
+        return [StructField("prediction", StructType(inner))]
     columns = columns or ("prediction",)
     check_count(columns, len(outputs))
-    return [_field(name, value) for name, value in zip(columns, outputs.values(), strict=True)]
+    return [_field(name, value, vectors) for name, value in zip(columns, outputs.values(), strict=True)]
 
 
 def check_count(names: Sequence[str], outputs: int) -> None:
@@ -109,12 +125,12 @@ def check_count(names: Sequence[str], outputs: int) -> None:
         )
 
 
-def _field(name: str, value: Any) -> StructField:
+def _field(name: str, value: Any, vectors: bool) -> StructField:
     from pyspark.sql.types import StructField, StructType
 
     if isinstance(value, dict):
-        return StructField(name, StructType([_field(key, part) for key, part in value.items()]))
-    return prediction_field(name, value.shape[1:], value.dtype.name)
+        return StructField(name, StructType([_field(key, part, vectors) for key, part in value.items()]))
+    return prediction_field(name, value.shape[1:], value.dtype.name, vectors=vectors)
 
 
 def _given_fields(schema: Any, columns: tuple[str, ...] | None) -> list[StructField]:

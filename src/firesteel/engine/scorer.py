@@ -31,7 +31,7 @@ from firesteel.engine.callbacks import Callbacks, Runner
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Living", "Outputs", "Scorer", "first_rows", "make_scorer", "pieces"]
+__all__ = ["Living", "Outputs", "Scorer", "first_rows", "join_rows", "make_scorer", "pieces"]
 
 Outputs = dict[str, Any]
 """Arrays by name, or dicts of them; a single output is called ``prediction``."""
@@ -42,10 +42,11 @@ _living: OrderedDict[str, Living] = OrderedDict()
 
 @dataclass(frozen=True)
 class Living:
-    """A replica in this process, and who watches it."""
+    """A replica in this process, who watches it, and what is made of its outputs."""
 
     replica: Any
     callbacks: Callbacks
+    finish: Callable[[Outputs], Outputs] | None = None
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Scorer:
         """The function that scores a batch, between the hooks of one prediction. Runs in a task."""
         living = self.wake()
         living.callbacks.call("before_pred_epoch")
-        yield partial(self._score, living.replica, living.callbacks)
+        yield partial(self._score, living, living.callbacks)
         living.callbacks.call("after_pred_epoch")
 
     def wake(self) -> Living:
@@ -83,7 +84,7 @@ class Scorer:
             ReplicaFailed: the user's code raised, as it would in a task.
         """
         try:
-            return self._score(self._bring_to_life(0).replica, None, batch)
+            return self._score(self._bring_to_life(0), None, batch)
         except FiresteelError:
             raise
         except Exception as error:
@@ -102,23 +103,25 @@ class Scorer:
         if listed:
             replica.main, replica.runner = listed.main, runner
             runner.model, runner.criterion = replica.model, replica.loss_function
-        return Living(replica, listed)
+        return Living(replica, listed, getattr(plan, "finish", None))
 
-    def _score(self, replica: Any, callbacks: Callbacks | None, batch: Batch) -> Outputs:
+    def _score(self, living: Living, callbacks: Callbacks | None, batch: Batch) -> Outputs:
         if rows_of(batch) == 0:
             # Not every model takes no rows, but each knows its outputs for one.
             one = {name: np.zeros((1, *values.shape[1:]), values.dtype) for name, values in batch.items()}
-            return first_rows(self._score(replica, None, one), 0)
+            return first_rows(self._score(living, None, one), 0)
         parts = []
         for piece in pieces(batch, self.batch_size):
             if callbacks is not None:
                 callbacks.call("before_pred_iter")
-            outputs = dict(replica.forward(piece))
+            outputs = dict(living.replica.forward(piece))
             _check_rows(outputs, rows_of(piece))
+            if living.finish is not None:
+                outputs = living.finish(outputs)
             parts.append(outputs)
             if callbacks is not None:
                 callbacks.call("after_pred_iter")
-        return parts[0] if len(parts) == 1 else dict(_concatenate(parts))
+        return join_rows(parts)
 
 
 def make_scorer(spark: SparkSession, plan: Map | Reduce, callbacks: Sequence[Any] = (), config: Any = None) -> Scorer:
@@ -152,6 +155,11 @@ def _check_rows(outputs: Outputs, rows: int) -> None:
                 expected=f"({rows}, …)",
                 found=str(value.shape),
             )
+
+
+def join_rows(parts: Sequence[Outputs]) -> Outputs:
+    """Outputs of pieces as those of the whole."""
+    return parts[0] if len(parts) == 1 else dict(_concatenate(parts))
 
 
 def _concatenate(parts: Sequence[Any]) -> Any:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from firesteel.core.columns import Shape
 from firesteel.data.cells import lengths
 from firesteel.data.columns import TensorColumn
-from firesteel.data.reading import quoted
+from firesteel.data.quoting import quoted
 from firesteel.engine.answers import ANSWER_SCHEMA, answer, collect, failed
 
 if TYPE_CHECKING:

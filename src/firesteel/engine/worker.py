@@ -6,26 +6,28 @@ stop. Whatever all replicas must do alike is decided from numbers that all have:
 
 from __future__ import annotations
 
+import importlib.util
 import math
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
-import psutil
 
 from firesteel.cluster.child import Desk
+from firesteel.cluster.ports import interface_of
 from firesteel.core import registry
 from firesteel.core.errors import PlanError
 from firesteel.core.metrics import as_metrics
 from firesteel.core.moments import install, passing
-from firesteel.core.plan import Position
-from firesteel.core.ports import Framework, Group, State
+from firesteel.core.plan import SERVER_SYNCS, Position
+from firesteel.core.ports import Framework, Group, State, Sync
 from firesteel.core.spec import rows_of
 from firesteel.core.triggers import Progress
 from firesteel.data.packed import pack, unpack
+from firesteel.engine.address import dial
 from firesteel.engine.callbacks import Callbacks, Runner
 from firesteel.engine.commits import Commits, join, split
 from firesteel.engine.feeds import Step, open_training, open_validation
@@ -34,6 +36,7 @@ from firesteel.engine.job import FitJob
 from firesteel.engine.ledger import Ledger
 from firesteel.engine.patience import Patience
 from firesteel.sync import make_sync
+from firesteel.sync.server import ServerSync
 
 __all__ = ["main"]
 
@@ -46,6 +49,8 @@ def main(desk: Desk) -> None:
     install(job.probe)
     passing("wake", rank=desk.rank, generation=desk.generation)
     framework = registry.framework(job.plan.program.framework)
+    # TensorFlow's collectives want to be there before its first tensor; gloo may come later, which saves time.
+    early = join_group(desk) if desk.world > 1 and not has_gloo() else None
     replica: Any = framework.replica(job.plan.program, desk.device, desk.threads)
     runner = Runner(rank=desk.rank, num_workers=desk.world, config=dict(job.config or {}))
     callbacks = Callbacks(job.plan.callbacks, runner)
@@ -55,7 +60,7 @@ def main(desk: Desk) -> None:
     replica.start(job.plan.program.state)
     assignment = desk.assignment()
     passing("join", rank=desk.rank, generation=desk.generation)
-    group = join_group(desk)
+    group = early or join_group(desk)
     Training(desk, job, assignment, framework, replica, group, callbacks).run()
     group.close()
 
@@ -66,17 +71,18 @@ def join_group(desk: Desk) -> Group:
         from firesteel.sync.solo import SoloGroup
 
         return SoloGroup()
+    if not has_gloo():
+        from firesteel.sync.tensorflow import TensorFlowGroup
+
+        return TensorFlowGroup(desk.rank, desk.world, desk.board, desk.host, desk.generation)
     from firesteel.sync.gloo import GlooGroup
 
-    return GlooGroup(desk.rank, desk.world, desk.board, _interface(desk.host), desk.generation)
+    return GlooGroup(desk.rank, desk.world, desk.board, interface_of(desk.host), desk.generation)
 
 
-def _interface(address: str) -> str | None:
-    """The network interface with this address: the one by which the driver was reached."""
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(each.family == socket.AF_INET and each.address == address for each in addresses):
-            return str(name)
-    return None
+def has_gloo() -> bool:
+    """Whether torch is installed, which brings gloo."""
+    return importlib.util.find_spec("torch") is not None
 
 
 class Training:
@@ -95,7 +101,6 @@ class Training:
         self.desk, self.plan = desk, job.plan
         self.replica, self.group, self.callbacks = replica, group, callbacks
         self.at: Position = job.plan.position
-        self.sync = make_sync(job.plan.sync, job.plan.averaging_steps)
         self.data = open_training(job, desk, assignment, framework, group)
         self.validation = open_validation(job, desk, assignment, framework, group)
         self.steps: Iterator[Step] | None = None  # of the pass that is under way; a pass may span several epochs
@@ -112,11 +117,19 @@ class Training:
         self.runner = callbacks.runner
         self.commits: Commits | None = None
         self.owned: tuple[list[bytes], list[int]] = ([], [])  # what each rank alone had, and its rows, at that commit
+        self.tallies: list[list[Any]] = []  # what replicas had counted of the epoch, likewise
         self._restore(assignment.get("restore"), assignment.get("kept"))
+        self.sync = self._make_sync(job)
         if job.plan.launch.max_failures or job.plan.launch.max_preemptions:
             self.commits = Commits(desk, assignment.get("kept"), self.at.step)
         self.committed = (time.perf_counter(), self.at.step)
         self._show_runner(framework)
+
+    def _make_sync(self, job: FitJob) -> Sync:
+        if job.plan.sync not in SERVER_SYNCS:
+            return make_sync(job.plan.sync, job.plan.averaging_steps)
+        dials = [partial(dial, address) for address in job.servers]
+        return ServerSync(dials, self.data.sample, step=self.at.step)
 
     # --- the loop ---
 
@@ -129,7 +142,8 @@ class Training:
         while not self._is_over():
             self.epoch()
             self._commit_if_due()
-        self.patience.restore(self.replica)
+        if self.patience.restore(self.replica):
+            self.sync.adopt(self.replica)
         self.callbacks.call("after_run")
         self._pass("result")
         self._hand_over("result")
@@ -161,14 +175,14 @@ class Training:
         self.replica.seed(self.plan.seed, self.at.step, self.desk.rank)
         rate = self.replica.learning_rate
         begin = time.perf_counter()
-        step = self._weighed(step)
-        loss = self.replica.backward(step.batch, step.share)
+        step, share = self._weighed(step)
+        loss = self.replica.backward(step.batch, share)
         middle = time.perf_counter()
         self.desk.beat(is_waiting=True)
         self._pass("agree")
-        self.sync.commit(self.replica)
+        self.sync.commit(self.replica, has_rows=loss is not None)
         end = time.perf_counter()
-        self.replica.schedule("batch")
+        self.sync.schedule(self.replica, "batch")
         self.seconds["compute"] += middle - begin
         self.seconds["agree"] += end - middle
         self._count(step, loss, rate, end - begin)
@@ -179,6 +193,8 @@ class Training:
     def _is_over(self) -> bool:
         if self.is_stopped:
             return True
+        if self.plan.end_trigger is not None:
+            return self.plan.end_trigger.fires(self._progress(is_epoch_end=self.at.epoch_step == 0))
         if self.plan.max_steps is not None:
             return self.at.step >= self.plan.max_steps
         return self.at.epoch >= self.plan.epochs
@@ -210,7 +226,8 @@ class Training:
         self.rows_since_settled += mine
         self.epoch_rows += step.rows
         self.runner.global_step = self.at.step
-        self.ledger.add((loss or 0.0) * step.share * step.rows, mine, rate, seconds)
+        is_end = step.is_last or self.at.epoch_step == self.plan.steps_per_epoch
+        self.ledger.add((loss or 0.0) * step.share * step.rows, mine, rate, seconds, at.epoch + is_end, is_end)
         if self.plan.watches_loss:
             self._agree_losses()
         if loss is not None and not math.isfinite(loss) and not self.has_warned:
@@ -236,11 +253,13 @@ class Training:
             "last_train_loss": self.last_loss,
             **self._tallied(),
         }
-        self.at = replace(done, epoch=done.epoch + 1, epoch_step=0, loss_sum=0.0, loss_rows=0)
-        self._validate_if_due(is_epoch_end=True)
+        is_open = not is_whole and self.plan.end_trigger is not None
+        if not is_open:
+            self.at = replace(done, epoch=done.epoch + 1, epoch_step=0, loss_sum=0.0, loss_rows=0)
+        self._validate_if_due(is_epoch_end=not is_open)
         record |= self.validated
         score = {} if self.last_score is None else {"score": self.last_score}
-        self.replica.schedule("epoch", record | score)
+        self.sync.schedule(self.replica, "epoch", record | score)
         self.runner.stats = record
         self.callbacks.call("after_train_epoch")
         self.runner.epochs = self.at.epoch
@@ -254,14 +273,21 @@ class Training:
 
     # --- what replicas agree on ---
 
-    def _weighed(self, step: Step) -> Step:
-        """The step with this replica's share of it by mass, where the loss does not divide by rows."""
+    def _weighed(self, step: Step) -> tuple[Step, Any]:
+        """The step with this replica's share of it by mass, where the loss does not divide by rows; and all its shares.
+
+        A loss may have parts that divide by several things: then there are as many masses, that by which the whole
+        counts at last.
+        """
         mass = self.replica.mass(step.batch)
         if mass is None:
-            return step
-        total = np.array([mass])
-        self.group.all_reduce(total)
-        return step._replace(share=mass / total[0] if total[0] else 0.0)
+            return step, step.share
+        masses = np.array(mass, dtype=np.float64, ndmin=1)
+        totals = masses.copy()
+        self.group.all_reduce(totals)
+        shares = np.divide(masses, totals, out=np.zeros_like(masses), where=totals != 0)
+        share = float(shares[-1])
+        return step._replace(share=share), shares if np.ndim(mass) else share
 
     def _agreed(self, flag: bool) -> bool:
         """Whether any replica says so. Without callbacks nobody can, and nothing is exchanged."""
@@ -299,21 +325,24 @@ class Training:
 
     def _tallied(self) -> dict[str, Any]:
         """An epoch's figures of a replica that keeps them itself, all replicas together."""
+        tallies = self._tallies()
+        return {} if tallies is None else dict(self.replica.figures([_untallied(each) for each in tallies]))
+
+    def _tallies(self) -> list[bytes] | None:
+        """What every rank's replica has counted in this epoch, where it is of that kind."""
         tally = getattr(self.replica, "tally", None)
         if tally is None:
-            return {}
+            return None
         header, data = pack({f"{place:04d}": values for place, values in enumerate(tally())})
         note = header.encode()
-        found = []
-        for whole in self.group.gather_bytes(len(note).to_bytes(8, "little") + note + data):
-            size = int.from_bytes(whole[:8], "little")
-            found.append(list(unpack(whole[8 : 8 + size].decode(), whole[8 + size :]).values()))
-        return dict(self.replica.figures(found))
+        return self.group.gather_bytes(len(note).to_bytes(8, "little") + note + data)
 
     # --- what is seen and kept on the way ---
 
     def _progress(self, *, is_epoch_end: bool) -> Progress:
-        return Progress(self.at.epoch, self.at.step, is_epoch_end, self.last_loss, self.last_score)
+        has_moved = self.at.step > self.plan.position.step
+        loss = self.last_loss if has_moved else None
+        return Progress(self.at.epoch, self.at.step, is_epoch_end and has_moved, loss, self.last_score)
 
     def _validate_if_due(self, *, is_epoch_end: bool) -> None:
         plan = self.plan.validation
@@ -332,6 +361,8 @@ class Training:
         assert self.validation is not None
         self.callbacks.call("before_val_epoch")
         fold = Fold.fresh(as_metrics(self.plan.metrics))
+        if hasattr(self.replica, "adopt"):  # figures that only the model can read, also on a rank that has no row
+            self.replica.adopt(fold.metrics)
         for step in self.validation.run(0, 0):
             self.desk.beat()
             self._pass("validate")
@@ -340,7 +371,7 @@ class Training:
             self.callbacks.call("after_val_iter")
         whole = Fold.fresh(fold.metrics).merge(self.group.gather_bytes(fold.to_bytes()))
         scalars = {name: value for name, value in whole.figures().items() if isinstance(value, float)}
-        self.last_score = next(iter(scalars.values()), whole.loss)
+        self.last_score = next((value for name, value in scalars.items() if name != "loss"), whole.loss)
         if self.desk.rank == 0:
             values = scalars if whole.loss is None else {"Loss": whole.loss, **scalars}
             values = {"Loss" if name == "loss" else name: value for name, value in values.items()}
@@ -390,6 +421,7 @@ class Training:
         }
         parts = {f"state {name}": data for name, data in state.items()}
         parts |= {f"own {rank}": data for rank, data in enumerate(own)} | best
+        parts |= {f"tally {rank}": data for rank, data in enumerate(self._tallies() or [])}
         try:
             self.commits.write(self.at.step, self.at.epoch, join(note, dict(parts)))
             self._pass("commit")
@@ -428,6 +460,9 @@ class Training:
             self.patience.unpack(parts, note["best"])
         rows = note.get("rows", [])
         self.owned = [parts[f"own {rank}"] for rank in range(len(rows))], rows
+        tallies = [_untallied(parts[name]) for name in parts if name.startswith("tally ")]
+        # The sums of all ranks go on in one of them.
+        self.tallies = tallies if self.desk.rank == 0 else []
         if len(rows) == self.group.size:
             self.rows_since_settled = rows[self.group.rank]
 
@@ -440,6 +475,9 @@ class Training:
         own, rows = self.owned
         self.sync.restore(self.replica, own, rows)
         self.owned = [], []
+        if self.tallies:
+            self.replica.load_tally(self.tallies)
+            self.tallies = []
 
     def _pass(self, name: str) -> None:
         passing(name, rank=self.desk.rank, generation=self.desk.generation, epoch=self.at.epoch, step=self.at.step)
@@ -464,9 +502,16 @@ class Training:
         runner.model, runner.optimizer = replica.model, replica.optimizer
         runner.scheduler, runner.criterion = replica.scheduler, replica.loss_function
         runner.epochs, runner.global_step = self.at.epoch, self.at.step
+        runner.total_epochs = self.plan.epochs
         runner._state = self._state
         runner._pack = getattr(framework, "pack_file", None)
         runner._mark = getattr(replica, "mark", None)
+        runner._parameters = getattr(replica, "parameters", None)
         follow = getattr(replica, "follow", None)
         runner._follow = None if follow is None else lambda: follow(self.group)
         runner._ship = lambda path, data: self.desk.tell({"name": "file", "path": path}, [data])
+
+
+def _untallied(whole: bytes) -> list[Any]:
+    size = int.from_bytes(whole[:8], "little")
+    return list(unpack(bytes(whole[8 : 8 + size]).decode(), whole[8 + size :]).values())

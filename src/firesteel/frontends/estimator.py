@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from firesteel.frontends.bigdl_estimator import BigDLEstimator
+    from firesteel.frontends.graph_estimator import GraphEstimator
     from firesteel.frontends.keras_estimator import KerasEstimator
     from firesteel.frontends.torch_estimator import TorchEstimator
 
@@ -23,6 +25,68 @@ class Estimator:
         >>> est.fit(df, epochs=2, batch_size=64, feature_cols="features", label_cols="label")  # doctest: +SKIP
         >>> est.predict(df, feature_cols="features").show()  # doctest: +SKIP
     """
+
+    @staticmethod
+    def from_graph(
+        *,
+        inputs: Any,
+        outputs: Any = None,
+        labels: Any = None,
+        loss: Any = None,
+        optimizer: Any = None,
+        metrics: Any = None,
+        clip_norm: float | None = None,
+        clip_value: float | tuple[float, float] | None = None,
+        updates: Any = None,
+        sess: Any = None,
+        model_dir: str | None = None,
+        backend: str | None = "bigdl",
+        workers_per_node: int = 1,
+        seed: int | None = None,
+    ) -> GraphEstimator:
+        """An estimator of a TensorFlow graph, as it was written for TensorFlow 1.
+
+        Nothing is added to the graph: what training needs is built in a copy.
+
+        Args:
+            inputs: the placeholders that features are fed to: one, or lists of them.
+            outputs: the tensors that ``predict`` gives.
+            labels: the placeholders that labels are fed to.
+            loss: a scalar tensor, the mean over the rows fed.
+            optimizer: a ``tf.compat.v1.train`` optimizer, or one of ``firesteel.learn.optimizers`` or
+                ``firesteel.bigdl``.
+            metrics: name → tensor (one value a row, or a mean over the batch), or ``firesteel.learn.metrics``, which
+                are applied to outputs and labels.
+            clip_norm: a step's gradient over all variables is scaled to this length where it is longer.
+            clip_value: its elements into ``(-c, c)``, or into a pair ``(min, max)``.
+            updates: ops or tensors that run once for each step, after the update; besides the graph's ``UPDATE_OPS``.
+            sess: holds the variables' values; without it one is made and variables are initialized.
+            model_dir: where checkpoints go, and TensorBoard files unless ``set_tensorboard`` says otherwise.
+            backend: a name of the one engine: ``"bigdl"``, ``"spark"``, ``"tf2"``, ``"ray"``.
+            workers_per_node: replicas on each node; a ``local[k]`` is one node.
+            seed: of initial values made here, shuffling and dropout.
+
+        Raises:
+            PlanError: tensors of two graphs, a loss that cannot be trained, a placeholder that nothing feeds.
+        """
+        from firesteel.frontends.graph_estimator import GraphEstimator
+
+        return GraphEstimator(
+            inputs=inputs,
+            outputs=outputs,
+            labels=labels,
+            loss=loss,
+            optimizer=optimizer,
+            metrics=metrics,
+            clip_norm=clip_norm,
+            clip_value=clip_value,
+            updates=updates,
+            sess=sess,
+            model_dir=model_dir,
+            backend=backend,
+            workers_per_node=workers_per_node,
+            seed=seed,
+        )
 
     @staticmethod
     def from_keras(
@@ -135,6 +199,55 @@ class Estimator:
             precision=precision,
             sync=sync,
             averaging_steps=averaging_steps,
+        )
+
+    @staticmethod
+    def from_bigdl(
+        *,
+        model: Any,
+        loss: Any = None,
+        optimizer: Any = None,
+        metrics: Any = None,
+        feature_preprocessing: Any = None,
+        label_preprocessing: Any = None,
+        model_dir: str | None = None,
+        workers_per_node: int = 1,
+        seed: int | None = None,
+    ) -> BigDLEstimator:
+        """An estimator of a model of BigDL's layers.
+
+        On a DataFrame, ``feature_cols`` and ``label_cols`` are ``"features"`` and ``"label"`` unless said otherwise,
+        and a list of columns is joined.
+
+        Args:
+            model: of ``firesteel.bigdl.nn.layer``, or a torch module. After ``fit`` that same object holds the trained
+                weights.
+            loss: a criterion of ``firesteel.bigdl.nn.criterion``, or a torch loss. Not needed to predict.
+            optimizer: of ``firesteel.bigdl.optim.optimizer``, or a dict layer name → optimizer; default ``SGD()``.
+            metrics: one, a list or a dict of ``firesteel.learn.metrics``, validation methods or functions; results
+                have BigDL's names.
+            feature_preprocessing: of ``firesteel.bigdl.feature.common``, or a list of sizes, one per input: the columns
+                are joined and dealt out. Default: as the columns are.
+            label_preprocessing: the same for labels.
+            model_dir: where checkpoints go, and TensorBoard files unless ``set_tensorboard`` says otherwise.
+            workers_per_node: replicas on each node; a ``local[k]`` is one node.
+            seed: fixes weights that are made by now, shuffling and dropout.
+
+        Raises:
+            PlanError: the parts do not fit together.
+        """
+        from firesteel.frontends.bigdl_estimator import BigDLEstimator
+
+        return BigDLEstimator(
+            model=model,
+            loss=loss,
+            optimizer=optimizer,
+            metrics=metrics,
+            feature_preprocessing=feature_preprocessing,
+            label_preprocessing=label_preprocessing,
+            model_dir=model_dir,
+            workers_per_node=workers_per_node,
+            seed=seed,
         )
 
     @staticmethod

@@ -7,6 +7,7 @@ objects; the rest is here.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from firesteel.core.errors import PlanError, UnknownName, UnsupportedError
 from firesteel.core.plan import Clipping, EarlyStopping, Fit, Launch, Map, Position, Reduce, Validation, positive
 from firesteel.core.program import Program
-from firesteel.core.triggers import as_trigger
+from firesteel.core.triggers import Trigger, as_trigger
+from firesteel.core.validation import rows_together
 from firesteel.data.shards import XShards
 from firesteel.data.sources import Columns, Frame, Local, Source, Streamed, as_dataset, is_pandas, is_rdd
 from firesteel.engine import checkpoint, local
@@ -25,7 +27,7 @@ from firesteel.engine.fit import fit
 from firesteel.engine.fold import Fold
 from firesteel.engine.history import History, Summaries
 from firesteel.engine.job import Stream
-from firesteel.engine.listener import Outputs
+from firesteel.engine.listener import Outputs, Recorder
 from firesteel.engine.outputs import add_columns, contained
 from firesteel.engine.score import score_frame
 from firesteel.engine.scorer import make_scorer
@@ -34,7 +36,7 @@ from firesteel.frontends.estimator import Estimator
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["TrainingEstimator", "split_stopping"]
+__all__ = ["TrainingEstimator", "session_of", "split_stopping"]
 
 _DEFAULT_ROWS = 32
 _SCORING_ROWS = 256
@@ -45,6 +47,8 @@ class TrainingEstimator(Estimator):
 
     _kinds: str
     """What this door takes as data, for messages."""
+    _vectors = True
+    """Whether an output of one axis is an ML vector in a DataFrame; else it is an array."""
 
     def __init__(
         self, *, framework: Any, config: dict[str, Any], workers_per_node: Any, model_dir: str | None, seed: int
@@ -54,6 +58,8 @@ class TrainingEstimator(Estimator):
         self._workers_per_node = positive(workers_per_node, "workers_per_node") or 1
         self._sync = "all-reduce"
         self._averaging_steps = 1
+        self._staleness: int | None = None
+        self._device = "auto"
         self._config = config
         self._model_dir = None if model_dir is None else (local_path(model_dir) or model_dir)
         self._state: dict[str, bytes] = {}
@@ -61,6 +67,8 @@ class TrainingEstimator(Estimator):
         self._clipping: Clipping | None = None
         self._summaries = Summaries()
         self._event_folder: str | None = None
+        self._recorders: Mapping[str, Recorder] = {}
+        self._end_trigger: Trigger | None = None
         self._has_fitted = False
 
     # --- what a door says ---
@@ -95,6 +103,9 @@ class TrainingEstimator(Estimator):
     ) -> tuple[tuple[Any, ...], EarlyStopping | None]:
         """Callbacks that can travel, and the early stopping among them."""
 
+    def _finish(self) -> None:
+        """What a framework does at the end of a training, besides."""
+
     def _monitors(self) -> tuple[str, ...]:
         """Figures that an early stopping may watch."""
         return ("train_loss", "last_train_loss", "val_loss")
@@ -102,6 +113,19 @@ class TrainingEstimator(Estimator):
     def _history(self, history: History) -> History:
         """A fit's records in this door's words."""
         return history
+
+    def _take_feed_dict(self, feed_dict: Any) -> None:
+        """Values that a graph is fed beside the rows."""
+        if feed_dict is not None:
+            raise UnsupportedError("feed_dict is for graphs; this model takes its inputs from the data")
+
+    def _dtypes(self) -> dict[str, str] | None:
+        """Which numbers the model wants of columns, by tensor; ``"string"`` where it takes strings."""
+        return None
+
+    def _columns(self, features: Any, labels: Any, weight: str | None, verb: str) -> Columns:
+        """What was said about columns; a door may have names of its own where nothing was."""
+        return Columns.of(features, labels, weight, verb)
 
     def _check_can_measure(self, metrics: Any, main: Any) -> None:
         """Raise ``PlanError`` where there is nothing to evaluate."""
@@ -138,7 +162,7 @@ class TrainingEstimator(Estimator):
         max_failures: int = 3,
         min_workers: int | None = None,
         verbose: int = 1,
-        feed_dict: None = None,
+        feed_dict: Any = None,
     ) -> History:
         """Train for ``epochs`` more epochs; goes on from the weights and optimizer state of the fit before.
 
@@ -172,7 +196,7 @@ class TrainingEstimator(Estimator):
                 its last commit point, and every row still counts once per epoch. 0 = none, and no commit points.
             min_workers: with how many replicas to go on when a lost one is not replaced in time; default all.
             verbose: 0 = no progress.
-            feed_dict: for graphs; not here.
+            feed_dict: for graphs: tensor → (value while training, value while validating).
 
         Returns:
             One record per epoch; ``.history`` and ``.to_pandas()`` give it as columns.
@@ -181,8 +205,7 @@ class TrainingEstimator(Estimator):
             PlanError: the request makes no sense; before anything runs.
             ReplicaFailed: with the replica's traceback, when the user's code raised in a replica.
         """
-        if feed_dict is not None:
-            raise UnsupportedError("feed_dict is for graphs; this model takes its inputs from the data")
+        self._take_feed_dict(feed_dict)
         epochs = positive(epochs, "epochs") or 1
         listed, stopping = self._split_callbacks(callbacks, early_stopping)
         self._check_can_train(listed)
@@ -190,7 +213,7 @@ class TrainingEstimator(Estimator):
             raise PlanError("checkpoint_trigger needs a model_dir: pass one when the estimator is made")
         if resume and self._model_dir is None:
             raise PlanError("resume needs a model_dir: pass one when the estimator is made")
-        columns = Columns.of(feature_cols, label_cols, sample_weight_col, "training")
+        columns = self._columns(feature_cols, label_cols, sample_weight_col, "training")
         is_counted = find_main(listed) is None
         source = self._source(data, columns, counts_inputs=is_counted)
         own_batches = isinstance(source, Streamed) and not source.is_creator
@@ -205,7 +228,7 @@ class TrainingEstimator(Estimator):
         if stopping is not None:
             _check_monitor(stopping.monitor, validation, self._monitors())
         keep = positive(keep_checkpoints, "keep_checkpoints", none=True)
-        spark = _session(data)
+        spark = session_of(data)
         position = self._start(resume, initial_epoch)
         self._seed = self._seed if seed is None else int(seed)
         plan = Fit(
@@ -215,10 +238,13 @@ class TrainingEstimator(Estimator):
             epochs=epochs if resume else position.epoch + epochs,
             sync=self._sync,
             averaging_steps=self._averaging_steps,
+            staleness=self._staleness,
+            device=self._device,
             shuffle=bool(shuffle),
             seed=self._seed,
             steps_per_epoch=positive(steps_per_epoch, "steps_per_epoch", none=True),
             max_steps=_total_steps(max_steps, 0 if resume else position.step),
+            end_trigger=self._end_trigger,
             validation=validation,
             checkpoint_trigger=None if checkpoint_trigger is None else as_trigger(checkpoint_trigger),
             early_stopping=stopping,
@@ -229,16 +255,31 @@ class TrainingEstimator(Estimator):
         if resume and (position.step >= plan.max_steps if plan.max_steps else position.epoch >= plan.epochs):
             return self._history(History())
         folder = None if self._model_dir is None else checkpoint.CheckpointFolder(self._model_dir, keep)
-        outputs = Outputs(self._summaries, folder, self._events(), verbose)
-        self._has_fitted = True
+        outputs = Outputs(self._summaries, folder, self._events(), verbose, self._recorders)
         stream = partial(_stream, config={**self._config, **(data_config or {})}, auto_shard=auto_shard)
+        history = self.carry_out(spark, plan, source, held_out, outputs, stream)
+        is_cut = self._position.pass_step and not steps_per_epoch and self._end_trigger is None
+        if is_cut:  # ended inside an epoch; the next fit begins a new one
+            self._position = replace(self._position, data_pass=self._position.data_pass + 1, pass_step=0)
+        return self._history(history)
+
+    def carry_out(
+        self,
+        spark: SparkSession,
+        plan: Fit,
+        source: Source,
+        held_out: Source | None,
+        outputs: Outputs,
+        stream: Callable[[Streamed, int | None], Stream],
+    ) -> History:
+        """Train as planned, and take over what comes of it: for doors that make the plan in other words."""
+        self._has_fitted = True
         outcome = fit(spark, plan, source, held_out, outputs, stream=stream, config=self._config)
         if outcome.state is not None:
             self._take(outcome.state)
+            self._finish()
         self._position = outcome.position
-        if self._position.pass_step and not steps_per_epoch:  # ended inside an epoch; the next fit begins a new one
-            self._position = replace(self._position, data_pass=self._position.data_pass + 1, pass_step=0)
-        return self._history(outcome.history)
+        return outcome.history
 
     def evaluate(
         self,
@@ -260,15 +301,30 @@ class TrainingEstimator(Estimator):
         Returns:
             The loss and each metric by its name.
         """
+        columns = self._columns(feature_cols, label_cols, sample_weight_col, "training")
         metrics = self._measures(validation_metrics)
+        return self._found(
+            self._fold(data, batch_size, columns, metrics, num_steps, callbacks, data_config, auto_shard)
+        )
+
+    def _fold(
+        self,
+        data: Any,
+        batch_size: Any,
+        columns: Columns,
+        metrics: Any,
+        num_steps: Any = None,
+        callbacks: Any = None,
+        data_config: dict[str, Any] | None = None,
+        auto_shard: bool = True,
+    ) -> Fold:
         listed, _ = self._split_callbacks(callbacks, None)
         main = find_main(listed)
         self._check_can_measure(metrics, main)
         steps = positive(num_steps, "num_steps", none=True)
-        columns = Columns.of(feature_cols, label_cols, sample_weight_col, "training")
         source = self._source(data, columns, counts_inputs=main is None)
         size = _checked_size(source, batch_size)
-        spark = _session(data)
+        spark = session_of(data)
         # Only where rows are counted off by steps does it show how many there are in one.
         rows = size or (_DEFAULT_ROWS if steps else _SCORING_ROWS)
         plan = Reduce(self._program(is_trained=False), rows, metrics, steps)
@@ -277,8 +333,7 @@ class TrainingEstimator(Estimator):
         if isinstance(source, Streamed):
             config = {**self._config, **(data_config or {})}
             stream = _stream(source, size or _DEFAULT_ROWS, config=config, auto_shard=auto_shard)
-        fold = evaluate(spark, plan, scorer, source, stream, world=self._world(spark))
-        return self._found(fold)
+        return evaluate(spark, plan, scorer, source, stream, world=self._world(spark))
 
     def predict(
         self,
@@ -302,7 +357,7 @@ class TrainingEstimator(Estimator):
         """
         limit = positive(steps, "steps", none=True)
         names = Columns.of(output_cols, None, None, "prediction").features
-        columns = Columns.of(feature_cols, None, None, "prediction")
+        columns = self._columns(feature_cols, None, None, "prediction")
         listed, _ = self._split_callbacks(callbacks, None)
         is_counted = find_main(listed) is None
         # An XShards is scored shard by shard, as it is; an RDD's rows in blocks.
@@ -311,7 +366,7 @@ class TrainingEstimator(Estimator):
         size = _checked_size(source, batch_size)
         rows = size or (_DEFAULT_ROWS if limit or isinstance(source, Streamed) else _SCORING_ROWS)
         _check_outputs(source, data, names, output_schema)
-        spark = _session(data)
+        spark = session_of(data)
         scorer = make_scorer(spark, Map(self._program(is_trained=False), rows, names), listed, self._config)
         if source is None:
             if limit is not None:
@@ -321,7 +376,7 @@ class TrainingEstimator(Estimator):
             return score(data, scorer, columns, inputs, names)
         if isinstance(source, Frame):
             df = source.df if limit is None else source.df.limit(limit * rows)
-            return score_frame(df, source.reading, scorer, names, output_schema)
+            return score_frame(df, source.reading, scorer, names, output_schema, vectors=self._vectors)
         if isinstance(source, Streamed):
             config = {**self._config, **(data_config or {})}
             stream = _stream(source, rows, config=config, auto_shard=True)
@@ -332,6 +387,58 @@ class TrainingEstimator(Estimator):
         if not is_pandas(data):
             return contained(outputs)
         return add_columns(data if limit is None else data[: limit * rows], outputs, names)
+
+    # --- for doors that make plans in other words ---
+
+    @property
+    def position(self) -> Position:
+        """Where the training stands."""
+        return self._position
+
+    @property
+    def seed(self) -> int:
+        """Of shuffling and dropout."""
+        return self._seed
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What creators get a copy of."""
+        return self._config
+
+    @property
+    def summaries(self) -> Summaries:
+        """The scalars of all trainings until now."""
+        return self._summaries
+
+    @property
+    def recorders(self) -> Mapping[str, Recorder]:
+        """Who writes ``"train"`` and ``"validation"`` scalars down, in the place of TensorBoard files."""
+        return self._recorders
+
+    def record(self, name: str, recorder: Recorder) -> None:
+        """Let somebody write ``"train"`` or ``"validation"`` scalars down from the next training on."""
+        self._recorders = {**self._recorders, name: recorder}
+
+    @property
+    def event_folder(self) -> str | None:
+        """Where TensorBoard files go, if ``set_tensorboard`` said so."""
+        return self._event_folder
+
+    def program(self, *, is_trained: bool = True) -> Program:
+        """The program as it is now, its state included."""
+        return self._program(is_trained=is_trained)
+
+    def measures(self) -> Any:
+        """The metrics of a validation."""
+        return self._measures(None)
+
+    def replicas(self, spark: SparkSession) -> int:
+        """How many replicas train on this Spark."""
+        return self._world(spark)
+
+    def source_of(self, data: Any, columns: Columns) -> Source:
+        """Data as the engine takes it."""
+        return self._source(data, columns, counts_inputs=True)
 
     # --- settings ---
 
@@ -362,7 +469,7 @@ class TrainingEstimator(Estimator):
     @property
     def num_workers(self) -> int:
         """How many replicas train."""
-        return self._world(_session(None))
+        return self._world(session_of(None))
 
     def shutdown(self) -> None:
         """Nothing is held between calls; here for symmetry with other doors. May be called twice."""
@@ -406,6 +513,7 @@ class TrainingEstimator(Estimator):
         return replace(fresh, epoch=initial_epoch) if initial_epoch else fresh
 
     def _source(self, data: Any, columns: Columns, *, counts_inputs: bool) -> Source:
+        wanted = self._dtypes() or {}
         return as_dataset(
             data,
             columns,
@@ -413,6 +521,8 @@ class TrainingEstimator(Estimator):
             is_loader=self._framework.is_loader,
             kinds=self._kinds,
             counts_inputs=counts_inputs,
+            takes_strings="string" in wanted.values(),
+            dtypes={name: dtype for name, dtype in wanted.items() if dtype != "string"},
         )
 
     @abstractmethod
@@ -429,6 +539,7 @@ class TrainingEstimator(Estimator):
             every_epochs=positive(every, "validation_freq") or 1,
             trigger=None if trigger is None else as_trigger(trigger),
             steps=positive(steps, "validation_steps", none=True),
+            rows_together=rows_together(self._measures(None)),
         )
 
     def _world(self, spark: SparkSession) -> int:
@@ -442,7 +553,7 @@ class TrainingEstimator(Estimator):
         return self._event_folder
 
 
-def _session(data: Any) -> SparkSession:
+def session_of(data: Any) -> SparkSession:
     """The session of a DataFrame, else the active one, else a new one of ours."""
     from pyspark.sql import SparkSession
 

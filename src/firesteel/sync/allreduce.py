@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -22,7 +22,7 @@ class AllReduce:
                 group.broadcast(array)
             load(values)
 
-    def commit(self, replica: Trainable) -> None:
+    def commit(self, replica: Trainable, *, has_rows: bool = True) -> None:
         """Sum the gradients and update."""
         self._sum(replica)
         replica.update(lambda: self._again(replica))
@@ -42,6 +42,13 @@ class AllReduce:
     def state(self, replica: Trainable) -> State:
         """Every replica has everything."""
         return replica.state()
+
+    def schedule(self, replica: Trainable, event: str, figures: Mapping[str, float] | None = None) -> None:
+        """Every replica has its own, and all count the same."""
+        replica.schedule(event, figures)
+
+    def adopt(self, replica: Trainable) -> None:
+        """They are each replica's own."""
 
     def own(self, replica: Trainable) -> bytes:
         """The state outside the gradient."""

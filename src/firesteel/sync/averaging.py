@@ -20,7 +20,7 @@ class Averaging(AllReduce):
         self._every = every
         self._since = 0
 
-    def commit(self, replica: Trainable) -> None:
+    def commit(self, replica: Trainable, *, has_rows: bool = True) -> None:
         """Update alone; average when it is time."""
         # Gradients are scaled by the replica's part of the step. Times the number of replicas, the average of one
         # step's weights is what all-reduce would have made of them (exactly so for plain SGD).

@@ -16,7 +16,7 @@ class Native(AllReduce):
         super().join(replica, group)
         self._is_native = group.size > 1 and replica.go_native()
 
-    def commit(self, replica: Trainable) -> None:
+    def commit(self, replica: Trainable, *, has_rows: bool = True) -> None:
         """Update with what the backward agreed on."""
         if self._is_native:
             replica.update()

@@ -23,7 +23,7 @@ class Sharded(AllReduce):
             self._bounds = [each for each in bounds if each is not None]
             replica.take_slice(self._bounds[group.rank])
 
-    def commit(self, replica: Trainable) -> None:
+    def commit(self, replica: Trainable, *, has_rows: bool = True) -> None:
         """Sum, update the slice, gather."""
         super().commit(replica)
         if self._is_cut:

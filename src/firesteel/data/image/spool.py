@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -11,7 +9,7 @@ import numpy.typing as npt
 
 from firesteel.core.spec import Batch, Signature
 from firesteel.data.image.column import Images, Rows
-from firesteel.data.spool import Block, SpoolReader, heap_of
+from firesteel.data.spool import Block, SpoolReader
 
 __all__ = ["ImageSpool"]
 
@@ -29,17 +27,11 @@ class ImageSpool(SpoolReader):
         threads: int,
     ) -> None:
         super().__init__(descriptors, signature, blocks)
+        self._heaps = {name: self._cells.pop(name) for name in images}
         self._images = images
         self._seed = seed
         self._begins = np.array([block.begin for block in blocks], dtype=np.int64)
         self._partitions = np.array([block.partition for block in blocks], dtype=np.int64)
-        self._heaps: dict[str, memoryview] = {}
-        for name in images:
-            descriptor = descriptors[heap_of(name)]
-            if os.fstat(descriptor).st_size:
-                mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-                self._maps[heap_of(name)] = mapped
-                self._heaps[name] = memoryview(mapped)
         # Pillow lets go of the interpreter's lock while it decodes.
         self._pool = ThreadPoolExecutor(threads, "firesteel-decode") if threads > 1 else None
         self._none: Batch | None = None

@@ -6,7 +6,7 @@ rest. Adding a kind is adding a file, and its name to the list below.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from firesteel.core.errors import UnsupportedError
@@ -46,6 +46,8 @@ def as_dataset(
     is_loader: Callable[[object], bool],
     kinds: str,
     counts_inputs: bool = True,
+    takes_strings: bool = False,
+    dtypes: Mapping[str, str] | None = None,
 ) -> Source:
     """``data`` as one of the four forms. Runs no job, but for the first shard of an XShards or row of an RDD.
 
@@ -56,8 +58,10 @@ def as_dataset(
         is_loader: see there.
         kinds: what this door takes, for the message when ``data`` is none of it.
         counts_inputs: see there.
+        takes_strings: see there.
+        dtypes: see there.
     """
-    asked = Asked(columns, inputs, is_loader, counts_inputs)
+    asked = Asked(columns, inputs, is_loader, counts_inputs, takes_strings, dtypes)
     for kind in _KINDS:
         source: Source | None = kind.take(data, asked)
         if source is not None:

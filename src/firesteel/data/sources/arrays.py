@@ -16,7 +16,7 @@ __all__ = ["batch_from", "check_arrays", "is_arrays", "take"]
 
 def take(data: Any, asked: Asked) -> Local | None:
     """Arrays, checked."""
-    batch = batch_from(data, asked.columns)
+    batch = batch_from(data, asked.columns, takes_strings=asked.takes_strings)
     if batch is None:
         return None
     if asked.counts_inputs:
@@ -24,7 +24,7 @@ def take(data: Any, asked: Asked) -> Local | None:
     return Local(batch)
 
 
-def batch_from(data: Any, columns: Columns) -> Batch | None:
+def batch_from(data: Any, columns: Columns, *, takes_strings: bool = False) -> Batch | None:
     """``(x, y)``, ``(x, y, w)``, ``{"x": …}``; for prediction ``x`` alone, a list for several inputs."""
     if columns.verb == "prediction":
         if isinstance(data, dict):
@@ -40,7 +40,7 @@ def batch_from(data: Any, columns: Columns) -> Batch | None:
     else:
         batch = None
     if batch is not None:
-        _check_batch(batch)
+        _check_batch(batch, takes_strings)
     return batch
 
 
@@ -61,12 +61,14 @@ def check_arrays(batch: Batch, inputs: tuple[int, int | None]) -> None:
     check_inputs(len(features), inputs, "feature arrays")
 
 
-def _check_batch(batch: Batch) -> None:
+def _check_batch(batch: Batch, takes_strings: bool) -> None:
     lengths = {name: len(values) for name, values in batch.items()}
     if len(set(lengths.values())) > 1:
         raise PlanError(f"arrays must have the same size in first dimension: {lengths}")
     for name, values in batch.items():
-        if values.dtype == object or values.dtype.kind in "USMm":
+        if takes_strings and values.dtype.kind in "OUS":
+            batch[name] = values.astype(object)
+        elif values.dtype == object or values.dtype.kind in "USMm":
             raise SchemaError(f"array {name!r} has dtype {values.dtype}; numbers and booleans can be fed", column=name)
     if "w" in batch:
         check_weights(batch["w"], "w")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from firesteel.core.errors import SchemaError
 from firesteel.data.frame import path_of
-from firesteel.data.reading import make_reading, quoted
+from firesteel.data.quoting import quoted
+from firesteel.data.reading import make_reading
 from firesteel.data.sources.kinds import Asked, Frame
 
 if TYPE_CHECKING:
@@ -23,7 +24,10 @@ def take(data: Any, asked: Asked) -> Frame | None:
     columns = asked.columns
     features, labels = columns.require()
     keys = partial(_map_keys, data)
-    return Frame(data, make_reading(data.schema, features, labels, columns.weight, asked.inputs(), keys))
+    reading = make_reading(
+        data.schema, features, labels, columns.weight, asked.inputs(), keys, asked.takes_strings, asked.dtypes
+    )
+    return Frame(data, reading)
 
 
 def is_frame(data: object) -> bool:

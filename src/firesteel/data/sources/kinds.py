@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from firesteel.core.errors import SchemaError
 from firesteel.core.spec import Batch
 from firesteel.data.reading import Reading
+from firesteel.data.spool import heap_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,6 +31,13 @@ class Packed:
 
     df: DataFrame
     names: tuple[str, ...]
+    cells: tuple[str, ...] = ()
+    """Those of them that hold bytes."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that these rows take in a spool."""
+        return (*self.names, *map(heap_of, self.cells))
 
 
 @dataclass(frozen=True)
@@ -91,9 +99,13 @@ class Asked:
         inputs: how many inputs the model takes, at least and at most; asked only where it matters.
         is_loader: whether an object is the framework's own loader.
         counts_inputs: whether arrays must be as many as the inputs; not where the user's own code feeds the model.
+        takes_strings: whether the model can be fed strings and bytes.
+        dtypes: which numbers it wants of columns, by tensor, where not the default ones.
     """
 
     columns: Columns
     inputs: Callable[[], tuple[int, int | None]]
     is_loader: Callable[[object], bool]
     counts_inputs: bool = True
+    takes_strings: bool = False
+    dtypes: Mapping[str, str] | None = None

@@ -22,7 +22,7 @@ def take(data: Any, asked: Asked) -> Local | None:
     """The frame's columns as arrays."""
     if not is_pandas(data):
         return None
-    return Local(read_pandas(data, pandas_reading(data, asked.columns, asked.inputs())))
+    return Local(read_pandas(data, pandas_reading(data, asked.columns, asked.inputs(), asked)))
 
 
 def is_pandas(data: object) -> bool:
@@ -30,8 +30,10 @@ def is_pandas(data: object) -> bool:
     return any(cls.__module__.startswith("pandas.") and cls.__name__ == "DataFrame" for cls in type(data).__mro__)
 
 
-def pandas_reading(data: pd.DataFrame, columns: Columns, inputs: tuple[int, int | None]) -> Reading:
-    """How frames like this one become batches, by the rules of Spark columns."""
+def pandas_reading(
+    data: pd.DataFrame, columns: Columns, inputs: tuple[int, int | None], asked: Asked | None = None
+) -> Reading:
+    """How frames like this one become batches, by the rules of Spark columns and what is ``asked`` besides."""
     import pyarrow as pa
     from pyspark.errors import PySparkTypeError
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -47,7 +49,8 @@ def pandas_reading(data: pd.DataFrame, columns: Columns, inputs: tuple[int, int 
         schema = from_arrow_schema(pa.schema([(name, array.type) for name, array in arrays.items()]))
     except PySparkTypeError as error:
         raise SchemaError(f"a column does not become a tensor: {error}") from error
-    return make_reading(schema, features, labels, columns.weight, inputs)
+    strings, dtypes = (False, None) if asked is None else (asked.takes_strings, asked.dtypes)
+    return make_reading(schema, features, labels, columns.weight, inputs, None, strings, dtypes)
 
 
 def read_pandas(data: pd.DataFrame, reading: Reading) -> Batch:

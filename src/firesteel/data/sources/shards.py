@@ -31,7 +31,7 @@ def take(data: Any, asked: Asked) -> Source | None:
     except ValueError as error:
         raise PlanError(f"the XShards has no shard, so there are no rows for {columns.verb}") from error
     if is_pandas(first):
-        pandas_reading(first, columns, asked.inputs())  # says what does not fit before all shards are looked at
+        pandas_reading(first, columns, asked.inputs(), asked)  # says what does not fit before all shards are looked at
         return frames.take(shards.to_spark_df(), asked)
     names = tuple(shard_batch(first, columns.verb, asked.inputs() if asked.counts_inputs else None))
     return packed(shards.rdd.mapPartitions(partial(_packed_rows, columns.verb, names)), names)

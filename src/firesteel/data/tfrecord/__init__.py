@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from firesteel.data.tfrecord.example import make_example, parse_example
     from firesteel.data.tfrecord.framing import RecordError, read_records, write_records
-    from firesteel.data.tfrecord.reading import infer_schema, read_tfrecords
+    from firesteel.data.tfrecord.reading import infer_schema, read_record_bytes, read_tfrecords
     from firesteel.data.tfrecord.schema import example_schema
     from firesteel.data.tfrecord.writing import write_tfrecords
 
@@ -18,6 +18,7 @@ _HOMES = {
     "infer_schema": "reading",
     "make_example": "example",
     "parse_example": "example",
+    "read_record_bytes": "reading",
     "read_records": "framing",
     "read_tfrecords": "reading",
     "write_records": "framing",
@@ -30,6 +31,7 @@ __all__ = [
     "infer_schema",
     "make_example",
     "parse_example",
+    "read_record_bytes",
     "read_records",
     "read_tfrecords",
     "write_records",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["infer_schema", "read_blocks", "read_tfrecords"]
+__all__ = ["infer_schema", "read_blocks", "read_record_bytes", "read_tfrecords"]
 
 
 def read_tfrecords(
@@ -63,6 +63,22 @@ def read_tfrecords(
     if wanted is None:
         wanted = _infer(session, listing, binary_features, float_type, compression)
     return _frame(session, listing, wanted, compression)
+
+
+def read_record_bytes(path: Any, *, compression: str | None = None, spark: SparkSession | None = None) -> DataFrame:
+    """The records themselves, one to a row: a DataFrame with the column ``value``, in the order of ``read_tfrecords``.
+
+    ``path`` is as there; nothing is read before Spark needs it.
+    """
+    check_compression(compression)
+    paths = as_paths(path)
+    session = _session(spark)
+    listing = list_files(session, paths)
+    if not listing.files:
+        raise PlanError(f"there are no TFRecord files in {', '.join(paths)}")
+    groups = group(listing.files, slots_of(session))
+    read = partial(_read_bytes, groups, compression)
+    return session.range(0, len(groups), 1, len(groups)).mapInArrow(lambda batches: read(batches), "value binary")
 
 
 def infer_schema(
@@ -110,7 +126,7 @@ def _frame(spark: SparkSession, listing: Listing, wanted: StructType, compressio
     from pyspark.sql.functions import col
     from pyspark.sql.types import StringType, StructType
 
-    from firesteel.data.reading import quoted
+    from firesteel.data.quoting import quoted
 
     if not wanted.fields:
         raise SchemaError("the schema has no columns")
@@ -178,6 +194,14 @@ def _read_groups(
             for _, place in folders:
                 columns.append(pa.repeat(pa.scalar(file.partition[place], pa.string()), row_count))
             yield pa.RecordBatch.from_arrays(columns, names)
+
+
+def _read_bytes(
+    groups: Sequence[Sequence[File]], compression: str | None, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for file in _files(groups, batches):
+        for block in blocks_in(file.path, compression=compression):
+            yield pa.RecordBatch.from_arrays([pa.array(list(block.records()), pa.binary())], ["value"])
 
 
 def _survey_groups(

@@ -94,6 +94,10 @@ class TFGraphFramework:
 
         return build_graph(function)
 
+    def open_tensors(self, tensors: Any, session: Any = None) -> Any:
+        """See ``sources.open_tensors``: says where tensors are of two graphs. What it returns has their ``graph``."""
+        return _sources().open_tensors(tensors, session)
+
     def open_saved_model(self, path: str, tag: Any = None, signature: str | None = None) -> Any:
         """See ``sources.open_saved_model``. What it returns is a model for ``capture``."""
         return _sources().open_saved_model(path, tag, signature)
@@ -106,12 +110,84 @@ class TFGraphFramework:
         """What ``build_graph`` returned, opened: its ``graph``, the name of its ``loss``. A model for ``capture``."""
         return _sources().open_text(text)
 
+    def open_elsewhere(self, path: str) -> Any:
+        """See ``elsewhere.open_elsewhere``. What it returns is a model for ``capture``."""
+        _sources()
+        from firesteel.frameworks.tfgraph.elsewhere import open_elsewhere
+
+        return open_elsewhere(path)
+
+    def as_text(self, opened: Any) -> str:
+        """A graph that was opened, as text; its variables' values stay outside."""
+        _sources()
+        from firesteel.frameworks.tfgraph.text import write_text
+
+        return write_text(opened.graph, opened.loss)
+
+    def trainable(self, opened: Any) -> list[str]:
+        """The names of the trainable variables, in the graph's order."""
+        return [variable.op.name for variable in opened.graph.get_collection("trainable_variables")]
+
+    def kind_of(self, opened: Any, tensor: str) -> str:
+        """The kind of op that makes a tensor; ``UnknownName`` lists near names where there is none."""
+        return str(_sources().tensor_in(opened.graph, tensor).op.type)
+
+    def output_shape(self, program: Program) -> tuple[int, ...] | None:
+        """A row's shape of the one output, where the graph says it."""
+        from firesteel.frameworks.tfgraph.program import output_shape
+
+        return output_shape(program)
+
+    def pack(self, values: Any) -> bytes:
+        """See ``state.pack``."""
+        from firesteel.frameworks.tfgraph.state import pack
+
+        return pack(values)
+
+    def unpack(self, data: bytes) -> dict[str, Any]:
+        """See ``state.unpack``."""
+        from firesteel.frameworks.tfgraph.state import unpack
+
+        return unpack(data)
+
+    def optimizer(self, name: str, options: Any) -> Any:
+        """See ``optimizers.make_optimizer``."""
+        _sources()
+        from firesteel.frameworks.tfgraph.optimizers import make_optimizer
+
+        return make_optimizer(name, options)
+
+    def save(self, program: Program, path: str) -> None:
+        """See ``elsewhere.save_saved_model``."""
+        _sources()
+        from firesteel.frameworks.tfgraph.elsewhere import save_saved_model
+
+        save_saved_model(program, path)
+
     def zoo_optimizer(self, optimizer: Any, name: str | None = None) -> Any:
         """See ``marks.ZooOptimizer``."""
         _sources()
         from firesteel.frameworks.tfgraph.marks import ZooOptimizer
 
         return ZooOptimizer(optimizer, name)
+
+    def placeholders(self, tensors: Any) -> list[Any]:
+        """The placeholders that tensors of a graph depend on, in the order in which they were made."""
+        _sources()
+        from firesteel.frameworks.tfgraph.cutting import needed
+
+        graph = self.open_tensors(tensors).graph
+        there = needed(graph.as_graph_def(), [tensor.name for tensor in tensors])
+        kinds = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
+        return [op.outputs[0] for op in graph.get_operations() if op.type in kinds and op.name in there]
+
+    def check_rows(self, name: str, tensor: Any, values: Any) -> None:
+        """Raise ``SchemaError`` where rows like these cannot be fed to a tensor."""
+        _sources()
+        from firesteel.frameworks.tfgraph.program import describe
+        from firesteel.frameworks.tfgraph.replica import fitted
+
+        fitted(values[:0], describe({name: tensor})[0])
 
     def mean(self, name: str) -> Any:
         """The metric that a replica feeds with a tensor, called ``name`` among ``measures``."""
@@ -123,16 +199,44 @@ class TFGraphFramework:
         self, source: object, batch_size: int | None, seed: int, epoch: int, has_labels: bool = True, inputs: int = 1
     ) -> Iterator[Batch]:
         """See ``stream.stream``."""
-        raise NotImplementedError
+        _sources()
+        from firesteel.frameworks.tfgraph.stream import stream
+
+        return stream(source, batch_size, seed, epoch, None if has_labels else inputs)
 
     def take_shard(self, source: object, rank: int, size: int) -> bool:
         """Nothing here shards itself."""
         return False
 
     def is_loader(self, source: object) -> bool:
-        """A ``tf.data.Dataset``."""
+        """A ``tf.data.Dataset``, as it is or on its way."""
         names = {(cls.__module__.partition(".")[0], cls.__name__) for cls in type(source).__mro__}
         return ("tensorflow", "DatasetV2") in names
+
+    # Rooms that hold tests, doors and sessions of the user's find the rest of the bench by its modules.
+
+    @property
+    def sessions(self) -> Any:
+        """The module for sessions of the user's: see ``sessions``."""
+        _sources()
+        from firesteel.frameworks.tfgraph import sessions
+
+        return sessions
+
+    @property
+    def datasets(self) -> Any:
+        """The module for ``tf.data``: see ``dataset``."""
+        _sources()
+        from firesteel.frameworks.tfgraph import dataset
+
+        return dataset
+
+    def travelling(self, *args: Any, **options: Any) -> Any:
+        """See ``stream.travelling``."""
+        _sources()
+        from firesteel.frameworks.tfgraph.stream import travelling
+
+        return travelling(*args, **options)
 
 
 def _sources() -> Any:

@@ -17,11 +17,15 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Measure:
-    """How a figure is fed: with one tensor, whose mean it is, or with predictions and targets."""
+    """How a figure is fed: with one tensor, whose mean it is, or with predictions and targets.
+
+    ``shift`` is added to the targets, for metrics that count classes from 1.
+    """
 
     name: str
     tensor: str
     target: str | None = None
+    shift: int = 0
 
     @property
     def tensors(self) -> list[str]:

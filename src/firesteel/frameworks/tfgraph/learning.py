@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from firesteel.core.errors import CheckpointError, PlanError
 from firesteel.core.optimizers import LBFGS, OptimMethod
+from firesteel.core.plan import Clipping
 from firesteel.core.program import Program
 from firesteel.core.schedules import Plateau
 from firesteel.core.spec import Batch, rows_of
@@ -47,6 +48,7 @@ class LearningReplica(GraphReplica):
         self._some: Batch | None = None
         self._gradients: list[Array] = []
         self._loss = 0.0
+        self._tallied: dict[str, Any] = {name: metric.fresh() for name, metric in self._content.tallied}
         self._step: Any = None
         self._calls: dict[Any, Any] = {}
         self._updater: _Updater = (
@@ -91,16 +93,47 @@ class LearningReplica(GraphReplica):
         self._some = batch
         if self._step is None:
             training = self._training
-            self._step_feeds = self._fed([*self._trained(), *training.beside])
-            fetches = [self._tensor(name) for name in self._trained()]
+            self._step_feeds = self._fed([*self._trained(), *self._watched(), *training.beside])
+            fetches = [self._tensor(name) for name in (*self._trained(), *self._watched())]
             fetches += [self._fetch(name) for name in training.beside]
             self._step = self._callable(
                 fetches, self._step_feeds, is_training=True, beside=[self._tensor(training.share)]
             )
-        loss, *rest = self._step(*self._arrays(batch, self._step_feeds), np.float64(share))
-        self._gradients = rest[: len(self._buffers)]
+        rows = rows_of(batch)
+        found, is_doubled = self._whole(self._step, self._arrays(batch, self._step_feeds), rows, np.float64(share))
+        loss, *rest = found
+        self._gradients, seen = rest[: len(self._buffers)], rest[len(self._buffers) :]
         self._loss = float(loss)
+        if is_doubled:
+            seen = [value[:1] if np.ndim(value) and len(value) == 2 else value for value in seen]
+        self._feed_figures(self._tallied, seen, rows)
         return self._loss
+
+    # --- an epoch's figures ---
+
+    def tally(self) -> list[Array]:
+        """What the figures have seen since the epoch began: it adds up over replicas."""
+        return [array for metric in self._tallied.values() for _, array in sorted(metric.state().items())]
+
+    def load_tally(self, tallies: Sequence[Sequence[Array]]) -> None:
+        """Go on from the sum of these."""
+        self._tallied = self._sum(tallies)
+
+    def figures(self, tallies: Sequence[Sequence[Array]]) -> dict[str, float]:
+        """What they come to, all replicas together; they start anew."""
+        found = {name: metric.compute() for name, metric in self._sum(tallies).items()}
+        self._tallied = {name: metric.fresh() for name, metric in self._tallied.items()}
+        return {name: float(value) for name, value in found.items() if np.ndim(value) == 0}
+
+    def _sum(self, tallies: Sequence[Sequence[Array]]) -> dict[str, Any]:
+        whole = {name: metric.fresh() for name, metric in self._tallied.items()}
+        for tally in tallies:
+            arrays = iter(tally)
+            for metric in whole.values():
+                part = metric.fresh()
+                part.load_state({key: next(arrays) for key in sorted(metric.state())})
+                metric.merge(part)
+        return whole
 
     def mass(self, batch: Batch) -> float | None:
         """A graph's loss is a mean over rows."""
@@ -174,6 +207,11 @@ class LearningReplica(GraphReplica):
         self._write(pairs)
         self._updater.follow(weights)
 
+    def parameters(self) -> dict[str, Array]:
+        """Trainable variables by name."""
+        names = self._training.trainable
+        return dict(zip(names, map(np.array, self._read([self._known[name] for name in names])), strict=True))
+
     def frozen(self) -> list[Array]:
         """Every variable that no gradient reaches, as bytes."""
         return [np.array(value).reshape(-1).view(np.uint8).copy() for value in self._read(self._others())]
@@ -237,6 +275,9 @@ class LearningReplica(GraphReplica):
             batch = batch or {name: np.zeros((1, *v.shape[1:]), v.dtype) for name, v in self._last[0].items()}
             rows = self._arrays(batch, feeds)
         run(*rows, *(parts[name] for name, _ in training.marks))
+
+    def _watched(self) -> list[str]:
+        return [name for measure in self._content.measures if measure.name in self._tallied for name in measure.tensors]
 
     def _trained(self) -> list[str]:
         return [self._training.loss, *(buffer.gradient for buffer in self._training.buffers)]
@@ -336,6 +377,7 @@ class _GraphUpdater(_Updater):
         replica.graph.finalize()
 
     def update(self, gradients: list[Array], again: Callable[[], None] | None) -> None:
+        _clip(gradients, self._replica._training.clipping)
         pairs = zip(self._replica._buffers, gradients, strict=True)
         self._replica.apply({v.name: part for buffer, flat in pairs for v, part in buffer.parted(flat)})
 
@@ -399,7 +441,7 @@ class _MethodUpdater(_Updater):
             self._update_whole(self._memory, again)
         else:
             self._build()
-            self._clip(gradients)
+            _clip(gradients, self._replica._training.clipping)
             arrays: list[Array] = []
             for place, (run, flat, (begin, end)) in enumerate(zip(self._runs, gradients, self._bounds, strict=True)):
                 arrays += [flat[begin:end], *run.numbers(self._rate_of(place), self._updates)]
@@ -419,23 +461,10 @@ class _MethodUpdater(_Updater):
                 replica.load_weights([weights])
                 again()
             assert self._extra is not None
-            self._clip(replica._gradients)
+            _clip(replica._gradients, replica._training.clipping)
             return float(self._extra[0]), replica._gradients[0]
 
         replica.load_weights([memory.update(replica.read_weights()[0], evaluate, self._rate_of(0))])
-
-    def _clip(self, gradients: Sequence[Array]) -> None:
-        clipping = self._replica._training.clipping
-        if clipping is None:
-            return
-        if clipping.norm is not None:
-            norm = math.sqrt(sum(float(np.dot(flat, flat)) for flat in gradients))
-            if norm > clipping.norm:
-                for flat in gradients:
-                    flat *= clipping.norm / norm
-            return
-        for flat in gradients:
-            np.clip(flat, clipping.low, clipping.high, out=flat)
 
     # --- rates ---
 
@@ -466,9 +495,10 @@ class _MethodUpdater(_Updater):
 
     def follow(self, weights: Sequence[Array]) -> None:
         if self._flats is not None:
+            if all(mine is theirs for mine, theirs in zip(self._flats, weights, strict=True)):
+                return  # gathered after an update: this rank's run has them already
             for mine, theirs in zip(self._flats, weights, strict=True):
-                if mine is not theirs:
-                    mine[...] = theirs
+                mine[...] = theirs
         for run, flat, (begin, end) in zip(self._runs, weights, self._bounds, strict=bool(self._runs)):
             run.set(self._replica.session, {"weights": flat[begin:end]})
 
@@ -584,6 +614,20 @@ class _MethodUpdater(_Updater):
                 self._replica.session,
                 {slot: array[begin:end] if len(array) != run.size else array for slot, array in slots.items()},
             )
+
+
+def _clip(gradients: Sequence[Array], clipping: Clipping | None) -> None:
+    """The whole gradient, in place."""
+    if clipping is None:
+        return
+    if clipping.norm is not None:
+        norm = math.sqrt(sum(float(np.dot(flat, flat)) for flat in gradients))
+        if norm > clipping.norm:
+            for flat in gradients:
+                flat *= clipping.norm / norm
+        return
+    for flat in gradients:
+        np.clip(flat, clipping.low, clipping.high, out=flat)
 
 
 def merged(slices: Sequence[bytes]) -> bytes:

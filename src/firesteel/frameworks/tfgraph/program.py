@@ -15,6 +15,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from firesteel.core.errors import PlanError, UnknownName
+from firesteel.core.metrics import Metric
 from firesteel.core.plan import Clipping
 from firesteel.core.program import Program
 from firesteel.frameworks.tfgraph import variables as in_graph
@@ -26,7 +27,18 @@ from firesteel.frameworks.tfgraph.state import pack
 from firesteel.frameworks.tfgraph.text import export_meta
 from firesteel.frameworks.tfgraph.training import Training, add_training, check_loss
 
-__all__ = ["Ends", "Feed", "GraphContent", "Variable", "capture", "describe", "finish", "named", "values_of"]
+__all__ = [
+    "Ends",
+    "Feed",
+    "GraphContent",
+    "Variable",
+    "capture",
+    "describe",
+    "finish",
+    "named",
+    "output_shape",
+    "values_of",
+]
 
 Array = npt.NDArray[Any]
 
@@ -82,7 +94,7 @@ class GraphContent:
     """What travels.
 
     ``training`` is what a replica needs to learn, where it shall; ``slots`` are its optimizer's variables, ``seed`` the
-    one that its random ops follow.
+    one that its random ops follow, ``tallied`` the figures that it keeps of the rows it learns from.
     """
 
     graph: bytes = field(repr=False)
@@ -96,6 +108,7 @@ class GraphContent:
     training: Training | None = None
     slots: tuple[Variable, ...] = ()
     seed: Variable | None = None
+    tallied: tuple[tuple[str, Metric], ...] = ()
 
 
 def capture(
@@ -112,6 +125,7 @@ def capture(
     updates: Sequence[Any] = (),
     clipping: Clipping | None = None,
     measures: Mapping[str, Any] | None = None,
+    tallied: Mapping[str, Metric] | None = None,
     session: Any = None,
     flags: Mapping[Any, Any] | None = None,
     initialize: bool = True,
@@ -138,7 +152,9 @@ def capture(
         gradients: of these variables, where the user has his own.
         updates: ops or tensors to be run with each step, besides the graph's ``UPDATE_OPS``.
         clipping: of a step's gradient, over all replicas.
-        measures: figure's name → the tensor whose mean it is, or a pair (predictions, targets).
+        measures: figure's name → the tensor whose mean it is, or a pair (predictions, targets),
+            and what is added to the targets, if anything.
+        tallied: metrics for some of these, to be fed with the rows that are learnt from.
         session: where variables have their values.
         flags: other placeholders → the value that each is fed, or a pair (while training, else).
         initialize: variables without a value get the one that their initializers compute; else a ``PlanError``
@@ -205,6 +221,7 @@ def capture(
         measures=figures,
         loss=None if target is None else target.name,
         training=training,
+        tallied=tuple((tallied or {}).items()),
     )
     return finish(opened, copied, names, values, content)
 
@@ -282,6 +299,22 @@ def describe(fed: Mapping[str, Any]) -> tuple[Feed, ...]:
         Feed(name, tensor.name, tensor.dtype.name, None if tensor.shape.rank is None else tuple(tensor.shape.as_list()))
         for name, tensor in fed.items()
     )
+
+
+def output_shape(program: Program) -> tuple[int, ...] | None:
+    """A row's shape of the one output, where the graph says it; ``PlanError`` where it is no number."""
+    ((_, name),) = program.content.ends.outputs
+    graph = tf.Graph()
+    with graph.as_default():
+        graph_def = tf.compat.v1.GraphDef()
+        graph_def.ParseFromString(program.content.graph)
+        tf.import_graph_def(graph_def, name="")
+    tensor = graph.get_tensor_by_name(name)
+    if not (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool):
+        raise PlanError(f"the output {name!r} is of {tensor.dtype.name}; a column of predictions holds numbers")
+    if tensor.shape.rank is None or tensor.shape.rank == 0 or None in tensor.shape.as_list()[1:]:
+        return None
+    return tuple(tensor.shape.as_list()[1:])
 
 
 def check_fed(graph_def: Any, names: Sequence[str], fed: Sequence[str], who: str) -> None:
@@ -383,7 +416,9 @@ def _measures(graph: Any, measures: Mapping[str, Any] | None) -> tuple[Measure, 
     found = []
     for name, given in (measures or {}).items():
         if isinstance(given, (tuple, list)):
-            found.append(Measure(name, *(tensor_in(graph, each).name for each in given)))
+            predictions, targets, *shift = given
+            names = [tensor_in(graph, each).name for each in (predictions, targets)]
+            found.append(Measure(name, *names, *shift))
         else:
             found.append(Measure(name, tensor_in(graph, given).name))
     return tuple(found)

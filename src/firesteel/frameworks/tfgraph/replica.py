@@ -12,7 +12,7 @@ import tensorflow as tf
 from firesteel.core.errors import CheckpointError, SchemaError
 from firesteel.core.program import Program
 from firesteel.core.spec import Batch, rows_of
-from firesteel.frameworks.tfgraph.cutting import needed
+from firesteel.frameworks.tfgraph.cutting import needed, op_of
 from firesteel.frameworks.tfgraph.figures import TensorMean
 from firesteel.frameworks.tfgraph.program import Ends, Feed, GraphContent
 from firesteel.frameworks.tfgraph.state import unpack
@@ -42,6 +42,7 @@ class GraphReplica:
         self.model, self.optimizer, self.scheduler, self.loss_function = self.graph, None, None, None
         self._forward: Any = None
         self._measure: Any = None
+        self._doubles = False
         if program.state is not None:
             self._set(unpack(program.state["model"]))
         if content.starters:
@@ -81,15 +82,12 @@ class GraphReplica:
             self._measure_feeds = self._fed(names)
             self._measure = self._callable([self._tensor(name) for name in names], self._measure_feeds)
         rows = rows_of(batch)
-        values = list(self._measure(*self._arrays(batch, self._measure_feeds)))
-        for measure in content.measures:
-            found = [values.pop(0) for _ in measure.tensors]
-            metric = metrics.get(measure.name)
-            if isinstance(metric, TensorMean):
-                metric.add(found[0], rows)
-            elif metric is not None:
-                metric(*found)
-        return (float(values[0]) * rows, float(rows)) if values else None
+        values, is_doubled = self._whole(self._measure, self._arrays(batch, self._measure_feeds), rows)
+        if is_doubled:
+            values = [value[:1] if np.ndim(value) and len(value) == 2 else value for value in values]
+        loss = None if content.loss is None else float(values.pop())
+        self._feed_figures({measure.name: metrics.get(measure.name) for measure in content.measures}, values, rows)
+        return None if loss is None else (loss * rows, float(rows))
 
     def load(self, state: dict[str, bytes]) -> None:
         """Take over variables; see ``Replica``."""
@@ -103,6 +101,35 @@ class GraphReplica:
     def close(self) -> None:
         """Let go of the session."""
         self.session.close()
+
+    def _whole(self, run: Any, arrays: Sequence[Array], rows: int, *more: Any) -> tuple[list[Any], bool]:
+        """What a run gives; of one row that the graph cannot take alone, that of the same row twice.
+
+        ``tf.squeeze`` takes the axis of one row too, and old programs squeeze their labels. Losses are means:
+        two equal rows have that of one.
+        """
+        if rows != 1 or not self._doubles:
+            try:
+                return list(run(*arrays, *more)), False
+            except tf.errors.InvalidArgumentError:
+                if rows != 1:
+                    raise
+        found = list(run(*(np.repeat(values, 2, axis=0) for values in arrays), *more))
+        self._doubles = True
+        return found, True
+
+    def _feed_figures(self, metrics: Mapping[str, Any], values: Sequence[Any], rows: int) -> None:
+        """Feed metrics with the tensors of their measures, in the order of these."""
+        waiting = iter(values)
+        for measure in self._content.measures:
+            if measure.name not in metrics:
+                continue
+            found = [next(waiting) for _ in measure.tensors]
+            metric = metrics[measure.name]
+            if isinstance(metric, TensorMean):
+                metric.add(found[0], rows)
+            elif metric is not None:
+                metric(found[0], found[1] + measure.shift if measure.shift else found[1])
 
     # --- the graph's ends ---
 
@@ -150,10 +177,13 @@ class GraphReplica:
         return [tensor.name for tensor in self.graph.get_operation_by_name(op).inputs]
 
     def _arrays(self, batch: Batch, feeds: Sequence[Feed]) -> list[Array]:
-        missing = [feed.name for feed in feeds if feed.name not in batch]
+        # A dict of arrays is matched by the placeholders' names.
+        names = [feed.name if feed.name in batch else f"{feed.name[:1]}.{op_of(feed.tensor)}" for feed in feeds]
+        missing = [feed.name for feed, name in zip(feeds, names, strict=True) if name not in batch]
         if missing:
             raise SchemaError(f"the graph needs {', '.join(missing)}, and the data has: {', '.join(batch)}")
-        return [fitted(batch[feed.name], feed, is_by_row=self._content.ends.is_by_row) for feed in feeds]
+        is_by_row = self._content.ends.is_by_row
+        return [fitted(batch[name], feed, is_by_row=is_by_row) for feed, name in zip(feeds, names, strict=True)]
 
     def _tensor(self, name: str) -> Any:
         return self.graph.get_tensor_by_name(name)

@@ -12,7 +12,7 @@ from google.protobuf import json_format
 
 from firesteel.core.errors import PlanError
 
-__all__ = ["build_graph", "export_meta", "read_text"]
+__all__ = ["build_graph", "export_meta", "read_text", "write_text"]
 
 _LOSS = "firesteel_loss"
 _KEPT = (
@@ -51,8 +51,14 @@ def build_graph(function: Callable[[], Any]) -> str:
         loss = losses[0]
     if loss.graph is not graph:
         raise PlanError(f"the loss {loss.name!r} is of another graph: build everything inside the function")
+    return write_text(graph, loss.name)
+
+
+def write_text(graph: Any, loss: str | None = None) -> str:
+    """A graph as JSON text, and the name of its loss where it has one."""
     meta = export_meta(graph)
-    meta.collection_def[_LOSS].node_list.value.append(loss.name)
+    if loss is not None:
+        meta.collection_def[_LOSS].node_list.value.append(loss)
     python = [node.name for node in _nodes(meta.graph_def) if node.op in _PYTHON]
     if python:
         raise PlanError(f"the graph has Python functions inside, which cannot travel: {', '.join(python)}")
@@ -70,16 +76,16 @@ def export_meta(graph: Any) -> Any:
     return meta
 
 
-def read_text(text: str) -> tuple[Any, str]:
-    """The MetaGraphDef of a text, and its loss's name."""
+def read_text(text: str) -> tuple[Any, str | None]:
+    """The MetaGraphDef of a text, and its loss's name; ``None`` for one that was written without."""
     meta = tf.compat.v1.MetaGraphDef()
     try:
         json_format.Parse(text, meta)
-        (loss,) = meta.collection_def[_LOSS].node_list.value
+        named = list(meta.collection_def[_LOSS].node_list.value)
         del meta.collection_def[_LOSS]
     except (json_format.ParseError, KeyError, ValueError) as error:
         raise PlanError(f"this is no graph that build_graph made: {error}") from error
-    return meta, str(loss)
+    return meta, str(named[0]) if named else None
 
 
 def _nodes(graph_def: Any) -> list[Any]:

@@ -52,7 +52,7 @@ class Training:
         running: variables that training changes without a gradient and that replicas average.
         rate: tensor of the learning rate.
         is_random: whether there are random ops, which then are functions of a seed.
-        clipping: of the gradient of all replicas.
+        clipping: of the gradient of all replicas, where the update does not do that itself.
     """
 
     loss: str
@@ -138,7 +138,7 @@ def add_training(
         tuple(after),
         tuple(running),
         rate,
-        clipping=clipping,
+        clipping=clipping if update is None or train_op is not None else None,
     )
 
 

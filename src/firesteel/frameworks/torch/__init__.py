@@ -15,12 +15,22 @@ try:
 except ModuleNotFoundError as error:  # pragma: no cover - shown by the error's text
     raise missing_extra("torch", "torch") from error
 
+from firesteel.frameworks.torch.exported import ExportedModule, export_module
 from firesteel.frameworks.torch.program import capture, input_range, make, make_model
 from firesteel.frameworks.torch.replica import TorchReplica, load_into
 from firesteel.frameworks.torch.state import pack_file, pack_model, pack_tree, read_state_dict, unpack_file, unpack_tree
 from firesteel.frameworks.torch.stream import is_sharded, stream, take_shard
+from firesteel.frameworks.torch.structure import describe, rebuild
 
-__all__ = ["TorchFramework", "framework"]
+__all__ = ["TorchFramework", "device_of", "framework"]
+
+
+def device_of(device: str) -> str:
+    """The device of this name; ``"auto"`` is this rank's GPU if there is one."""
+    if device != "auto":
+        return device
+    count = _torch.cuda.device_count()
+    return f"cuda:{int(os.environ.get('RANK', '0')) % count}" if count else "cpu"
 
 
 class TorchFramework:
@@ -39,10 +49,7 @@ class TorchFramework:
 
     def replica(self, program: Program, device: str = "cpu", threads: int = 1) -> TorchReplica:
         """A replica in this process, on this device (``"auto"``: a GPU if there is one)."""
-        if device == "auto":
-            count = _torch.cuda.device_count()
-            device = f"cuda:{int(os.environ.get('RANK', '0')) % count}" if count else "cpu"
-        return TorchReplica(program, device, threads)
+        return TorchReplica(program, device_of(device), threads)
 
     def stream(
         self, source: object, batch_size: int | None, seed: int, epoch: int, has_labels: bool = True, inputs: int = 1
@@ -67,6 +74,9 @@ class TorchFramework:
         return input_range(model)
 
     # What the driver does with a model in its own hands.
+    describe = staticmethod(describe)
+    export_module = staticmethod(export_module)
+    exported_module = staticmethod(ExportedModule)
     make = staticmethod(make)
     make_model = staticmethod(make_model)
     load_into = staticmethod(load_into)
@@ -74,6 +84,7 @@ class TorchFramework:
     pack_model = staticmethod(pack_model)
     pack_tree = staticmethod(pack_tree)
     read_state_dict = staticmethod(read_state_dict)
+    rebuild = staticmethod(rebuild)
     unpack_file = staticmethod(unpack_file)
     unpack_tree = staticmethod(unpack_tree)
 

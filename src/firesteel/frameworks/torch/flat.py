@@ -6,6 +6,7 @@ of it is a flat parameter that any elementwise optimizer can update.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +75,12 @@ class Flat:
         """Give the buffer's parts back to the parameters as their gradients."""
         for index, (parameter, view) in enumerate(zip(self.parameters, self._views, strict=True)):
             parameter.grad = view.to(parameter.device, parameter.dtype) if self._mask[index] > 0 else None
+
+    def regions(self) -> Iterator[tuple[torch.nn.Parameter, torch.Tensor]]:
+        """Each parameter that got a gradient on any rank, and its part of the gradient buffer, in its shape."""
+        for index, (parameter, view) in enumerate(zip(self.parameters, self._views, strict=True)):
+            if self._mask[index] > 0:
+                yield parameter, view
 
     def has_gradient(self, number: int) -> bool:
         """Whether the parameter of this number got a gradient on any rank."""

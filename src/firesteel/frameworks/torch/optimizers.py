@@ -312,6 +312,6 @@ _ELEMENTWISE = frozenset(
 def is_elementwise(optimizer: torch.optim.Optimizer) -> bool:
     """Whether updating slices of a flattened parameter one by one gives the numbers of updating it whole.
 
-    Only classes that are known to be so: a subclass of one may do anything, and so is not.
+    Only classes that are known to be so, or say so of themselves: a subclass of one may do anything, and so is not.
     """
-    return type(optimizer) in _ELEMENTWISE
+    return type(optimizer) in _ELEMENTWISE or vars(type(optimizer)).get("is_elementwise") is True

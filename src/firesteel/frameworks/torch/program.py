@@ -36,6 +36,8 @@ class TorchContent:
     class_weight: dict[int, float] | None = None
     sync_batchnorm: bool = False
     precision: str | None = None
+    train_metrics: dict[str, Any] | None = None
+    """Figures of the rows trained on, over each epoch."""
     seed: int = 0
 
 

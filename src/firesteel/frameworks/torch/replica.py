@@ -24,6 +24,7 @@ from firesteel.frameworks.torch.program import Parts, TorchContent, make, make_m
 from firesteel.frameworks.torch.quickstart import spare_the_compiler
 from firesteel.frameworks.torch.slices import SlicedOptimizer, merge_slices
 from firesteel.frameworks.torch.state import pack_model, pack_tree, unpack_tensors, unpack_tree
+from firesteel.frameworks.torch.tallies import Tallies
 
 __all__ = ["TorchReplica"]
 
@@ -54,6 +55,7 @@ class TorchReplica:
         self.main: Any = None
         self.runner: Any = None
         self._last: tuple[Batch, float] | None = None
+        self._tallies = Tallies(content.train_metrics)
         self._is_collective = batchnorm.is_synced(model)
 
     # --- scoring ---
@@ -114,7 +116,7 @@ class TorchReplica:
         self._flats = flatten(list(self.model.parameters()))
         if not self._flats:
             raise PlanError("the model has no parameter that requires a gradient: there is nothing to train")
-        self._parts = make(self._content, self.model)
+        self._parts = self._make()
         if self._parts.optimizer is None:
             raise PlanError("fit needs an optimizer, and this program has none")
         if self._parts.loss is None and self.main is None:
@@ -124,6 +126,9 @@ class TorchReplica:
         self._slices: SlicedOptimizer | None = None
         if state is not None and "optimizer" in state:
             self._load_optimizer(state["optimizer"])
+
+    def _make(self) -> Parts:
+        return make(self._content, self.model)
 
     def go_native(self) -> bool:
         """Let DDP agree on gradients during the backward, from now on. False where that cannot be."""
@@ -192,6 +197,8 @@ class TorchReplica:
             if target is None:
                 raise PlanError("the training data has no labels")
             loss, target = criterion(output, target, self._weight(batch))
+            if self._tallies:
+                self._tallies.add(_detached(output), _detached(target))
             if self.runner is not None:
                 self.runner.batch = (*self._features_tuple(batch), target)
                 self.runner.output, self.runner.target, self.runner.loss = output, target, loss
@@ -253,12 +260,16 @@ class TorchReplica:
 
     def _spread(self) -> None:
         if self._wrapped is None:
+            self._adjust()
             self._clip([flat.gradient[: flat.size] for flat in self._flats])
             for flat in self._flats:
                 if self._slices is None:
                     flat.spread()
         else:
             self._clip([p.grad for p in self.model.parameters() if p.grad is not None])
+
+    def _adjust(self) -> None:
+        """Change the agreed gradients before they are clipped: for benches that build on this one."""
 
     def _clip(self, gradients: Sequence[torch.Tensor]) -> None:
         clipping = self._content.clipping
@@ -370,6 +381,20 @@ class TorchReplica:
             raise CheckpointError(f"the optimizer's state does not fit this optimizer: {error}") from error
         if self.scheduler is not None and tree["scheduler"] is not None:
             self.scheduler.load_state_dict(tree["scheduler"])
+
+    # --- an epoch's figures ---
+
+    def tally(self) -> list[Array]:
+        """What this replica has counted since the epoch began."""
+        return self._tallies.states()
+
+    def load_tally(self, tallies: Sequence[Sequence[Array]]) -> None:
+        """Begin with what replicas had counted before."""
+        self._tallies.load(tallies)
+
+    def figures(self, tallies: Sequence[Sequence[Array]]) -> dict[str, float]:
+        """What all replicas' counts come to; the next epoch begins."""
+        return self._tallies.figures(tallies)
 
     # --- feeding ---
 

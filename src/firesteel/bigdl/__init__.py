@@ -1,0 +1,100 @@
+"""BigDL's names: optim methods, schedules, triggers, validation methods and summaries.
+
+Layers are in ``firesteel.bigdl.nn.layer``, criterions in ``firesteel.bigdl.nn.criterion``.
+"""
+
+from __future__ import annotations
+
+from firesteel.core.optimizers import (
+    LBFGS,
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    Ftrl,
+    OptimMethod,
+    ParallelAdam,
+    RMSprop,
+)
+from firesteel.core.schedules import (
+    Default,
+    Exponential,
+    MultiStep,
+    Plateau,
+    Poly,
+    SequentialSchedule,
+    Step,
+    Warmup,
+)
+from firesteel.core.triggers import (
+    EveryEpoch,
+    MaxEpoch,
+    MaxIteration,
+    MaxScore,
+    MinLoss,
+    SeveralIteration,
+    TriggerAnd,
+    TriggerOr,
+)
+from firesteel.core.validation import (
+    AUC,
+    MAE,
+    NDCG,
+    HitRatio,
+    MeanAveragePrecision,
+    Top1Accuracy,
+    Top5Accuracy,
+    TreeNNAccuracy,
+)
+from firesteel.frontends.bigdl.optimizer import (
+    Optimizer,
+)
+from firesteel.frontends.bigdl.summaries import (
+    TrainSummary,
+    ValidationSummary,
+)
+from firesteel.frontends.bigdl.validation import (
+    Loss,
+)
+
+__all__ = [
+    "AUC",
+    "LBFGS",
+    "MAE",
+    "NDCG",
+    "SGD",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "Adamax",
+    "Default",
+    "EveryEpoch",
+    "Exponential",
+    "Ftrl",
+    "HitRatio",
+    "Loss",
+    "MaxEpoch",
+    "MaxIteration",
+    "MaxScore",
+    "MeanAveragePrecision",
+    "MinLoss",
+    "MultiStep",
+    "OptimMethod",
+    "Optimizer",
+    "ParallelAdam",
+    "Plateau",
+    "Poly",
+    "RMSprop",
+    "SequentialSchedule",
+    "SeveralIteration",
+    "Step",
+    "Top1Accuracy",
+    "Top5Accuracy",
+    "TrainSummary",
+    "TreeNNAccuracy",
+    "TriggerAnd",
+    "TriggerOr",
+    "ValidationSummary",
+    "Warmup",
+]

@@ -1,0 +1,1 @@
+"""Layers, criterions and how weights begin."""

@@ -1,0 +1,1 @@
+"""What rows and results are held in."""

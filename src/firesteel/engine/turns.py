@@ -1,0 +1,145 @@
+"""Train partition by partition against a parameter server: the driver's half. See ``core.plan.Turns``."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from firesteel.cluster.failure import Failure
+from firesteel.cluster.launch import Job
+from firesteel.cluster.preflight import cores_per_task
+from firesteel.cluster.travel import pack
+from firesteel.core.errors import PlanError
+from firesteel.core.plan import Turns
+from firesteel.data.seating import Decoder
+from firesteel.data.sources import Frame, Packed
+from firesteel.engine.servers import Servers, check_reachable
+from firesteel.engine.serving import ServerJob
+from firesteel.engine.turn import TurnCard, take_turn
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["OnLoss", "train_in_turns"]
+
+_log = logging.getLogger(__name__)
+
+OnLoss = Callable[[float, int, int], None]
+"""Takes a loss, the number of the iter (from 0) and of the partition. Called on the driver."""
+
+_LOOK_SECONDS = 0.05
+_RESTARTS = 3
+# What Spark says where a process is gone, and not where one raised.
+_LOST = ("exited unexpectedly", "ExecutorLostFailure", "Python worker failed to connect back", "crashed")
+_ROWS, _PLACE = "__partition", "__place"
+
+
+def train_in_turns(
+    spark: SparkSession, plan: Turns, data: Frame | Packed, on_loss: OnLoss | None = None
+) -> dict[str, bytes]:
+    """Train as planned; the program's state at the end. Driver only.
+
+    Raises:
+        PlanError: the data has no rows, or rows that do not fit.
+        ReplicaFailed: with the worker's traceback, when a worker's code raised.
+        ClusterError: the server is gone.
+    """
+    check_reachable(spark, "asynchronous training")
+    job = ServerJob(plan.program, plan.is_locked, None, plan.seed, is_own_start=True)
+    payload = pack(plan, "the program")
+    with Servers(spark, job, port=plan.port, host=plan.host) as servers:
+        watch = _Watch(servers, on_loss)
+        rows, decoder, files = _selected(data)
+        frame = _coalesced(rows, plan.partitions)
+        count = int(frame.rdd.getNumPartitions()) if plan.rounds > 1 else 0
+        for number in range(plan.rounds):
+            if number:
+                frame = _spread(rows, max(1, min(count, plan.partitions)), plan.seed + number)
+            card = TurnCard(payload, servers.addresses, decoder, files, number, cores_per_task(spark))
+            _run(frame, card, watch)
+        state, updates = servers.state()
+        watch.look()
+    if updates == 0:
+        raise PlanError("the training data has no rows")
+    return state
+
+
+def _run(frame: DataFrame, card: TurnCard, watch: _Watch) -> None:
+    """One round; again where processes were lost, and each partition goes on where it stood."""
+    for restarts in range(_RESTARTS + 1):
+        job = Job(frame, partial(take_turn, card))
+        try:
+            while not job.is_over:
+                watch.look()
+                job.join(_LOOK_SECONDS)
+        finally:
+            job.end(patient=False)
+        watch.look()
+        if job.error is None:
+            return
+        watch.drain()  # what a worker said before it ended says more than Spark does
+        if restarts == _RESTARTS or not any(word in str(job.error) for word in _LOST):
+            raise job.error
+        _log.warning("a worker was lost; its partition goes on where it stood: %s", str(job.error).splitlines()[0])
+
+
+class _Watch:
+    """What workers tell, as it comes."""
+
+    def __init__(self, servers: Servers, on_loss: OnLoss | None) -> None:
+        self._servers = servers
+        self._on_loss = on_loss
+        self._heard: dict[tuple[int, int], int] = {}
+
+    def look(self) -> None:
+        """Take what has come; raise what ended a worker or the server."""
+        for event in self._servers.events():
+            self._take(event)
+        self._servers.check()
+
+    def drain(self) -> None:
+        """The same, once all that was said until now has come."""
+        with contextlib.suppress(Exception):
+            self._servers.state()
+        self.look()
+
+    def _take(self, event: dict[str, Any]) -> None:
+        if event["name"] == "failed":
+            raise Failure.from_json(event["failure"]).error()
+        if event["name"] == "loss" and self._on_loss is not None:
+            key, iteration = (event["round"], event["partition"]), event["iteration"]
+            if iteration > self._heard.get(key, -1):  # a worker that was started again says some of it twice
+                self._heard[key] = iteration
+                self._on_loss(event["loss"], iteration, event["partition"])
+
+
+def _selected(data: Frame | Packed) -> tuple[DataFrame, Decoder, tuple[str, ...]]:
+    """The columns that are read, after one for the partition that a row came from."""
+    if isinstance(data, Frame):
+        return data.df.select(_nothing(), *data.reading.select(data.df)), Decoder(data.reading), data.reading.files
+    return data.df.select(_nothing(), "header", "data"), Decoder(None), data.names
+
+
+def _nothing() -> Any:
+    from pyspark.sql.functions import lit
+
+    return lit(0).alias(_ROWS)  # a worker's rows are one block, wherever they came from
+
+
+def _coalesced(rows: DataFrame, partitions: int) -> DataFrame:
+    return rows.coalesce(partitions)
+
+
+def _spread(rows: DataFrame, partitions: int, seed: int) -> DataFrame:
+    """The rows in other partitions than before, the same number in each, give or take one from every old one."""
+    from pyspark.sql import functions as f
+
+    if not hasattr(rows, "repartitionById"):
+        return rows.repartition(partitions)  # before Spark 4.1: even, but the same in every round
+    names = rows.columns
+    mixed = rows.sortWithinPartitions(f.rand(seed)).withColumn(_PLACE, f.monotonically_increasing_id())
+    target = f.pmod(f.col(_PLACE) + f.spark_partition_id() + f.lit(seed), f.lit(partitions)).cast("int")
+    return mixed.repartitionById(partitions, target).select(*names)

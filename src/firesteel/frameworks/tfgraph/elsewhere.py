@@ -1,0 +1,106 @@
+"""Graphs that were trained elsewhere: checkpoints, SavedModels, frozen graphs, Keras files; and one for others."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import tensorflow as tf
+
+from firesteel.core.errors import PlanError
+from firesteel.core.program import Program
+from firesteel.frameworks.tfgraph import variables
+from firesteel.frameworks.tfgraph.cutting import op_of
+from firesteel.frameworks.tfgraph.replica import GraphReplica
+from firesteel.frameworks.tfgraph.sources import Opened, import_meta, open_function, open_graph_def, open_saved_model
+
+__all__ = ["open_elsewhere", "save_saved_model"]
+
+
+def open_elsewhere(path: str) -> Opened:
+    """A model by its place, whatever it is.
+
+    A checkpoint's prefix with a ``.meta`` file beside it is that very checkpoint; a folder with a ``checkpoint`` file
+    stands for the latest one in it; other folders are SavedModels, files frozen graphs or Keras models.
+    """
+    if os.path.isfile(f"{path}.meta"):
+        return _open_checkpoint(path)
+    if os.path.isfile(os.path.join(path, "saved_model.pb")):
+        return open_saved_model(path)
+    if os.path.isfile(os.path.join(path, "checkpoint")):
+        latest = tf.train.latest_checkpoint(path)
+        if latest is None or not os.path.isfile(f"{latest}.meta"):
+            raise PlanError(f"the folder {path!r} names the checkpoint {latest!r}, and there is no {latest}.meta")
+        return _open_checkpoint(latest)
+    if path.endswith(".keras") and os.path.isfile(path):
+        return _open_keras(path)
+    if os.path.isfile(path):
+        return open_graph_def(path)
+    raise PlanError(
+        f"there is no model at {path!r}: give a checkpoint's prefix (with its .meta file), a folder with a checkpoint "
+        f"file, a SavedModel's folder, a frozen .pb or a .keras file"
+    )
+
+
+def save_saved_model(program: Program, path: str) -> None:
+    """Write a program that scores as a SavedModel with one signature, ``serving_default``; variables become constants.
+
+    Raises:
+        FileExistsError: something is there already.
+    """
+    if os.path.exists(path):
+        raise FileExistsError(f"{path} exists already; remove it, or choose another place")
+    replica = GraphReplica(program, threads=0)
+    ends = program.content.ends
+    outputs = dict(ends.outputs)
+    frozen = tf.compat.v1.graph_util.convert_variables_to_constants(
+        replica.session, replica.graph.as_graph_def(), [op_of(name) for name in outputs.values()]
+    )
+    graph = tf.Graph()
+    with graph.as_default(), tf.compat.v1.Session(graph=graph) as session:
+        fixed = {
+            name: tf.constant(value, replica.graph.get_tensor_by_name(name).dtype) for name, value, _ in ends.flags
+        }
+        tf.import_graph_def(frozen, input_map=fixed, name="")
+        inputs = {feed.name: graph.get_tensor_by_name(feed.tensor) for feed in ends.feeds}
+        found = {name: graph.get_tensor_by_name(tensor) for name, tensor in outputs.items()}
+        builder = tf.compat.v1.saved_model.Builder(path)
+        signature = tf.compat.v1.saved_model.predict_signature_def(inputs, found)
+        builder.add_meta_graph_and_variables(session, ["serve"], {"serving_default": signature})
+        builder.save()
+    replica.close()
+
+
+def _open_checkpoint(prefix: str) -> Opened:
+    """Exactly this checkpoint, never a later one; every variable that it holds."""
+    meta = tf.compat.v1.MetaGraphDef()
+    with open(f"{prefix}.meta", "rb") as file:
+        meta.ParseFromString(file.read())
+    graph = import_meta(meta)
+    reader = tf.train.load_checkpoint(prefix)
+    kept = reader.get_variable_to_shape_map()
+    known = variables.known_variables(graph)
+    found = {}
+    for name, variable in known.items():
+        for key in (name, getattr(variable, "_shared_name", name)):
+            if key in kept:
+                found[name] = np.asarray(reader.get_tensor(key))
+                break
+    return Opened(graph, values=found)
+
+
+def _open_keras(path: str) -> Opened:
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        raise PlanError(
+            f"a .keras file becomes a graph where Keras runs on TensorFlow, not on {keras.backend.backend()}"
+        )
+    model = keras.saving.load_model(path, compile=False)
+    specs = [tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype, tensor.name) for tensor in model.inputs]
+    function = tf.function(lambda *inputs: model(inputs[0] if len(inputs) == 1 else list(inputs), training=False))
+    opened = open_function(function, *specs)
+    names = list(opened.outputs.values())
+    opened.inputs = {spec.name: name for spec, name in zip(specs, opened.inputs.values(), strict=True)}
+    opened.outputs = dict(zip([each.name for each in model.outputs], names, strict=True))
+    return opened

@@ -1,0 +1,238 @@
+"""What ``DLEstimator`` and ``DLModel`` need of Keras: a model copied, trained, scored, saved and opened."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from firesteel.cluster.preflight import nodes
+from firesteel.core.errors import PlanError
+from firesteel.core.imports import follow
+from firesteel.core.program import Program
+from firesteel.data.reading import Reading
+from firesteel.data.sources import Columns, Frame, Source
+from firesteel.frontends.keras_estimator import KerasEstimator
+from firesteel.frontends.pipeline.persistence import Fetch
+from firesteel.frontends.pipeline.references import refer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["KerasSide"]
+
+_FILE = "model.keras"
+
+
+class _Training(KerasEstimator):
+    """The Estimator, told how many replicas there are, and to bring rows into the model's shapes."""
+
+    asked_replicas = 0
+
+    def _world(self, spark: SparkSession) -> int:
+        return self.asked_replicas or nodes(spark)
+
+    def _source(self, data: Any, columns: Columns, *, counts_inputs: bool) -> Source:
+        source = super()._source(data, columns, counts_inputs=counts_inputs)
+        return (
+            replace(source, reading=_adapted(source.reading, self.get_model())) if isinstance(source, Frame) else source
+        )
+
+
+class KerasSide:
+    """See the module."""
+
+    name = "keras"
+
+    @staticmethod
+    def accepts(model: object) -> bool:
+        """A Keras 3 model."""
+        keras = sys.modules.get("keras")  # who has a model has loaded it
+        return keras is not None and hasattr(keras, "Model") and isinstance(model, keras.Model)
+
+    @staticmethod
+    def own(model: Any) -> Any:
+        """A model of one's own, to be trained while the user's stays as it is."""
+        import keras
+
+        custom = {type(layer).__name__: type(layer) for layer in model._flatten_layers()}
+        with keras.saving.custom_object_scope(custom):
+            try:
+                made = type(model).from_config(model.get_config())
+            except (NotImplementedError, TypeError) as error:
+                raise PlanError(
+                    f"{type(model).__qualname__} cannot be made again from its configuration: give it get_config(), or "
+                    f"pass a function f(config) that makes the model. Keras says: {error}"
+                ) from error
+        if model.built and model.weights:
+            if not made.built:
+                made.build(model.input_shape)
+            made.set_weights(model.get_weights())
+        if model.compiled:
+            made.compile_from_config(model.get_compile_config())
+        return made
+
+    @staticmethod
+    def estimator(model: Any, *, loss: Any, optimizer: Any, metrics: Any, rate: float | None, seed: int) -> Any:
+        """An Estimator that trains this very model."""
+        import keras
+
+        before = dict(model._compile_config.config) if model.compiled else {}
+        wanted = {"loss": loss, "metrics": _listed(metrics)}
+        parts = {**before, **{name: value for name, value in wanted.items() if value is not None}}
+        if parts.get("loss") is None:
+            raise PlanError("a Keras model that is not compiled needs a loss: pass loss=, or compile the model")
+        chosen = keras.optimizers.get(
+            optimizer if optimizer is not None else getattr(model, "optimizer", None) or "adam"
+        )
+        settings = chosen.get_config()
+        if rate is not None:
+            settings["learning_rate"] = rate
+        parts["optimizer"] = type(chosen).from_config(settings)  # not the one that the caller holds
+        model.compile(**parts)
+        return _training(model, seed)
+
+    @staticmethod
+    def monitor(name: str) -> str:
+        """Keras's names are the engine's."""
+        return name
+
+    @staticmethod
+    def history(found: Any) -> dict[str, list[float]]:
+        """One list for each figure."""
+        return {key: list(values) for key, values in dict(found).items() if key != "epoch"}
+
+    @staticmethod
+    def program(model: Any) -> Program:
+        """What scores with this model."""
+        if not model.compiled:
+            model = KerasSide.own(model)
+            model.compile(optimizer="sgd", loss="mse")  # a program is a compiled one; to score, any will do
+        program: Program = _training(model, 0)._program(is_trained=False)
+        return program
+
+    @staticmethod
+    def inputs(model: Any) -> tuple[int, int | None]:
+        """How many inputs the model takes, at least and at most."""
+        found = _training(model, 0)._inputs() if model.compiled else KerasSide.inputs_of(model)
+        return found[0], found[1]
+
+    @staticmethod
+    def inputs_of(model: Any) -> tuple[int, int | None]:
+        """The same, of a model that is not compiled."""
+        shapes = KerasSide.shapes(model)
+        return (1, None) if shapes is None else (len(shapes), len(shapes))
+
+    @staticmethod
+    def shapes(model: Any) -> list[tuple[int, ...]] | None:
+        """The rows' shapes that the model was built for; ``None`` where it does not say, or leaves lengths open."""
+        try:
+            tensors = list(model.inputs or ())
+        except (AttributeError, ValueError):
+            return None
+        found = [tuple(tensor.shape[1:]) for tensor in tensors]
+        return found if found and all(None not in shape for shape in found) else None
+
+    adapted = staticmethod(lambda reading, model: _adapted(reading, model))
+
+    @staticmethod
+    def save(
+        model: Any, samples: Sequence[tuple[Sequence[int], str]] | None
+    ) -> tuple[dict[str, Any], dict[str, bytes]]:
+        """Facts and the ``.keras`` file."""
+        with tempfile.TemporaryDirectory(prefix="firesteel-") as folder:
+            path = os.path.join(folder, _FILE)
+            model.save(path)
+            with open(path, "rb") as file:
+                return {"form": "keras"}, {_FILE: file.read()}
+
+    @staticmethod
+    def weights(model: Any) -> dict[str, bytes]:
+        """A Keras file has everything."""
+        return KerasSide.save(model, None)[1]
+
+    @staticmethod
+    def load(form: str, fetch: Fetch, made: Any = None) -> Any:
+        """The model that was saved; its weights in ``made`` where a function made one."""
+        import keras
+
+        with tempfile.TemporaryDirectory(prefix="firesteel-") as folder:
+            path = os.path.join(folder, _FILE)
+            with open(path, "wb") as file:
+                file.write(fetch(_FILE))
+            if made is not None:
+                made.load_weights(path)
+                return made
+            return keras.saving.load_model(path)
+
+    @staticmethod
+    def refer(parts: dict[str, Any]) -> dict[str, Any]:
+        """Loss, optimizer and metrics as JSON."""
+        import keras
+
+        found = {}
+        for name, part in parts.items():
+            if isinstance(part, (keras.losses.Loss, keras.optimizers.Optimizer)):
+                found[name] = {"keras": keras.saving.serialize_keras_object(part)}
+            else:
+                found[name] = refer(part, name)
+        return found
+
+    @staticmethod
+    def follow(parts: dict[str, Any]) -> dict[str, Any]:
+        """The reverse of ``refer``."""
+        return {name: _follow(value) for name, value in parts.items()}
+
+
+def _training(model: Any, seed: int) -> Any:
+    return _Training(
+        keras_model=model,
+        model_creator=None,
+        metrics=None,
+        optimizer=None,
+        config=None,
+        backend=None,
+        workers_per_node=1,
+        model_dir=None,
+        seed=seed,
+    )
+
+
+def _adapted(reading: Reading, model: Any) -> Reading:
+    """Rows in the shapes that the model was built for, and whole numbers as real ones where it wants those."""
+    shapes = KerasSide.shapes(model)
+    if shapes is None:
+        return reading
+    kinds = [str(tensor.dtype) for tensor in model.inputs]
+    tensors, place = [], 0
+    for tensor in reading.tensors:
+        if tensor.name.startswith("x") and place < len(shapes):
+            columns = tensor.columns
+            if kinds[place].startswith(("float", "bfloat")):
+                columns = tuple(
+                    replace(c, dtype="float32") if c.kind != "image" and c.dtype in ("int64", "bool") else c
+                    for c in columns
+                )
+            tensor = replace(tensor, columns=columns, shape=shapes[place])
+            place += 1
+        tensors.append(tensor)
+    return Reading(tuple(tensors))
+
+
+def _listed(metrics: Any) -> Any:
+    return metrics if metrics is None or isinstance(metrics, (list, tuple, dict)) else [metrics]
+
+
+def _follow(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_follow(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if "keras" in value:
+        import keras
+
+        return keras.saving.deserialize_keras_object(value["keras"])
+    return follow(value["import"])

@@ -60,6 +60,12 @@ def test_functions_reduce(spark):
     with pytest.raises(SchemaError, match=r"'n' has the value \d+, which int32 cannot hold"):
         tfs.reduce_blocks(tfs.program(lambda n_input: {"n": n_input.sum() * 100_000}), df)
 
+    def f(f_input):
+        assert f_input.max() > 0, "no zeros, please"
+        return f_input.max()
+
+    assert tfs.reduce_blocks(f, df.filter("n > 0")) == 999.0  # what it is for is known without a try
+
     def n(n_input):
         if n_input.max() > 500:
             raise KeyError("no thanks")

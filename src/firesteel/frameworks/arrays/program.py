@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from firesteel.core.columns import DTYPES, Bound, Port, Shape, refuse_dtype
+from firesteel.core.columns import DTYPES, Bound, NotTriedOut, Port, Shape, refuse_dtype
 from firesteel.core.errors import FiresteelError, PlanError, UnknownName
 from firesteel.core.program import Program
 from firesteel.frameworks.arrays.kinds import KINDS, is_layer, kind_of, make_kind
@@ -85,10 +85,8 @@ def inputs(program: Program) -> tuple[Port, ...]:
 
 def _parameters(function: Any) -> list[inspect.Parameter]:
     target = function
-    if is_layer(function):
-        target = (
-            getattr(function, "call", None) or function.forward
-        )  # Keras layers have the one, torch modules the other
+    if is_layer(function):  # a Keras layer has the one, a torch module the other
+        target = getattr(function, "call", None) or function.forward
     try:
         return list(inspect.signature(target).parameters.values())
     except (TypeError, ValueError) as error:
@@ -176,7 +174,7 @@ def bind(program: Program, given: Mapping[str, Port], outputs: Sequence[Port] | 
     except FiresteelError:
         raise
     except Exception as error:
-        raise PlanError(_failed(error, given)) from error
+        raise NotTriedOut(_failed(error, given)) from error
     first, second = runs
     if list(first) != list(second):
         raise PlanError(

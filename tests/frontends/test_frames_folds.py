@@ -60,6 +60,12 @@ def test_functions_reduce(spark):
     with pytest.raises(SchemaError, match=r"'n' has the value \d+, which int32 cannot hold"):
         tfs.reduce_blocks(tfs.program(lambda n_input: {"n": n_input.sum() * 100_000}), df)
 
+    def f(f_input):
+        assert f_input.max() > 0, "no zeros, please"
+        return f_input.max()
+
+    assert tfs.reduce_blocks(f, df.filter("n > 0")) == 999.0  # what it is for is known without a try
+
     def n(n_input):
         if n_input.max() > 500:
             raise KeyError("no thanks")
@@ -158,6 +164,7 @@ def test_any_keys(spark):
     ):
         assert sorted(values(tfs.aggregate(fold, df.groupBy(key)), "x")) == [30.0, 36.0]
     assert values(tfs.aggregate(fold, df.groupBy())) == [66.0]
+    assert by_key(tfs.aggregate(fold, df.groupBy((F.col("x") % 2).alias("odd")))) == {0.0: 30.0, 1.0: 36.0}
     expected = {"-0": 6.0, "nan": 15.0}
     odd = spark.createDataFrame(
         [(0.0, 1.0), (-0.0, 2.0), (float("nan"), 7.0), (0.0, 3.0), (float("nan"), 8.0)], "k double, x double"

@@ -123,11 +123,13 @@ def test_empty_frames():
 
 def test_needs_no_spark_and_loads_no_framework():
     code = (
-        "import sys, pandas as pd, firesteel.frames as tfs\n"
-        "assert not {'pyspark', 'numpy', 'pandas'} - set(sys.modules) == set(), 'the import alone is light'\n"
+        "import sys, firesteel.frames as tfs\n"
+        "tfs.__all__, dir(tfs)\n"
+        "print(sorted({'pyspark', 'numpy', 'pandas', 'pyarrow'} & set(sys.modules)))\n"
+        "import pandas as pd\n"
         "def z(x): return x + 3\n"
         "assert tfs.map_rows(z, pd.DataFrame({'x': [1.0]}))['z'].tolist() == [4.0]\n"
         "print(sorted({'pyspark', 'tensorflow', 'torch', 'jax'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.strip() == "[]", done.stderr
+    assert done.stdout.split() == ["[]", "[]"], done.stderr

@@ -115,6 +115,9 @@ def test_what_is_no_program(df, refused):
         x = tf.placeholder(tf.float64, name="x")
         refused(lambda: tfs.map_rows(x.op, df), "tensor of a graph", error=TypeError)
         refused(lambda: tfs.map_rows([tf.add(x, 1), variable], df), "named 'v:0'", error=TypeError)
+        with graph() as other:
+            stranger = other.constant(1.0, name="stranger")
+        refused(lambda: tfs.map_rows([x, stranger], df), "two graphs", "stranger:0")
     refused(lambda: tfs.map_rows(z, [1, 2]), "Spark or a pandas DataFrame, not list", error=TypeError)
     refused(lambda: tfs.aggregate(sum_of("x"), df), "groupBy", error=TypeError)
     refused(lambda: tfs.program(z, kind="fortran"), "fortran", "jax, numpy, tensorflow, torch")

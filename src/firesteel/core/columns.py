@@ -21,7 +21,17 @@ from firesteel.core.errors import PlanError
 from firesteel.core.program import Program
 from firesteel.core.spec import Batch
 
-__all__ = ["DTYPES", "Bound", "ColumnFramework", "ColumnReplica", "Port", "Shape", "refuse_dtype", "shape_text"]
+__all__ = [
+    "DTYPES",
+    "Bound",
+    "ColumnFramework",
+    "ColumnReplica",
+    "NotTriedOut",
+    "Port",
+    "Shape",
+    "refuse_dtype",
+    "shape_text",
+]
 
 Shape = tuple[int | None, ...]
 """A tensor's shape; ``None`` for a size that is not known."""
@@ -37,6 +47,10 @@ _NEAREST = {
     "uint32": "int64",
     "uint64": "int64",
 }
+
+
+class NotTriedOut(PlanError):
+    """A function's outputs are not known, for it fails on arrays of zeros. It may work on the data all the same."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +106,8 @@ class ColumnFramework(Protocol):
 
     def bind(self, program: Program, given: Mapping[str, Port], outputs: Sequence[Port] | None = None) -> Bound:
         """The program for inputs like these. Driver only; ``PlanError`` where it has no outputs for them.
+
+        ``NotTriedOut`` where nothing but the data can tell them.
 
         ``outputs`` are what the user declared; a framework that has no other way to know them takes them over.
         """

@@ -14,7 +14,7 @@ from firesteel.core.columns import refuse_dtype
 from firesteel.core.errors import PlanError, UnknownName, missing_extra
 from firesteel.frameworks.arrays.rowwise import OneByOne, Rows
 
-__all__ = ["KINDS", "Kind", "kind_of", "make_kind"]
+__all__ = ["KINDS", "Kind", "is_layer", "kind_of", "make_kind"]
 
 KINDS = ("jax", "numpy", "torch")
 
@@ -151,7 +151,7 @@ class JaxKind:
         try:
             import jax
         except ModuleNotFoundError as error:
-            raise ImportError("this needs jax, which is not installed: pip install jax") from error
+            raise missing_extra("jax", "jax") from error
         self._jax = jax
         self._device = jax.devices("cpu" if device == "cpu" else "gpu")[0]
         self._by_row: dict[int, Function] = {}
@@ -208,10 +208,18 @@ def make_kind(name: str, device: str = "cpu", threads: int = 0) -> Kind:
 
 
 def kind_of(function: Any) -> str:
-    """The kind that a function shows: a torch module, a function that JAX compiles, else NumPy's."""
+    """The kind that a function shows: a torch module, what JAX compiles, a Keras layer of either; else NumPy's."""
     names = {f"{cls.__module__}.{cls.__qualname__}" for cls in type(function).__mro__}
     if "torch.nn.modules.module.Module" in names:
         return "torch"
     if any(name.startswith("jaxlib.") for name in names) and hasattr(function, "lower"):
         return "jax"
+    if any(name.startswith("keras.src.backend.jax.") for name in names):
+        return "jax"
     return "numpy"
+
+
+def is_layer(function: Any) -> bool:
+    """Whether this is a torch module or a Keras layer: something that is called through a method of its own."""
+    names = {f"{cls.__module__}.{cls.__qualname__}" for cls in type(function).__mro__}
+    return "torch.nn.modules.module.Module" in names or "keras.src.layers.layer.Layer" in names

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from firesteel.core.columns import DTYPES, Bound, Port, Shape, refuse_dtype
+from firesteel.core.columns import DTYPES, Bound, NotTriedOut, Port, Shape, refuse_dtype
 from firesteel.core.errors import FiresteelError, PlanError, UnknownName
 from firesteel.core.program import Program
-from firesteel.frameworks.arrays.kinds import KINDS, kind_of, make_kind
+from firesteel.frameworks.arrays.kinds import KINDS, is_layer, kind_of, make_kind
 
 __all__ = ["ArraysContent", "Call", "bind", "capture", "inputs"]
 
@@ -61,16 +61,12 @@ def capture(model: Any, *, kind: str | None = None, outputs: Sequence[str] | Non
 
 def _single(model: Any) -> str | None:
     """The name of what a function returns, if that is one value."""
-    if _is_module(model):
+    if is_layer(model):
         return "output"
     while isinstance(model, functools.partial):
         model = model.func
     name = getattr(model, "__name__", None)
     return name if name and name.isidentifier() else None
-
-
-def _is_module(model: Any) -> bool:
-    return kind_of(model) == "torch"
 
 
 def inputs(program: Program) -> tuple[Port, ...]:
@@ -89,8 +85,7 @@ def inputs(program: Program) -> tuple[Port, ...]:
 
 def _parameters(function: Any) -> list[inspect.Parameter]:
     target = function
-    if _is_module(function):
-        # A Keras layer on torch is a module too; its inputs are those of its call.
+    if is_layer(function):  # a Keras layer has the one, a torch module the other
         target = getattr(function, "call", None) or function.forward
     try:
         return list(inspect.signature(target).parameters.values())
@@ -179,7 +174,7 @@ def bind(program: Program, given: Mapping[str, Port], outputs: Sequence[Port] | 
     except FiresteelError:
         raise
     except Exception as error:
-        raise PlanError(_failed(error, given)) from error
+        raise NotTriedOut(_failed(error, given)) from error
     first, second = runs
     if list(first) != list(second):
         raise PlanError(

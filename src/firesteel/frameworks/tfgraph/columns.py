@@ -73,13 +73,16 @@ def _of_tensors(tensors: list[Any], names: Sequence[str] | None, initialize: boo
             raise TypeError(f"a tensor of a graph is needed, not {_described(each)}")
     if not tensors:
         raise TypeError("there is no tensor among the fetches")
+    graph = tensors[0].graph
+    strangers = [each.name for each in tensors if each.graph is not graph]
+    if strangers:
+        raise PlanError(f"the fetches are of two graphs: {', '.join(strangers)} not in that of {tensors[0].name}")
     found = list(names) if names is not None else [_output_name(each) for each in tensors]
     if len(found) != len(tensors):
         raise PlanError(f"{len(tensors)} tensors have {len(found)} names: {', '.join(found)}")
     twice = sorted({name for name in found if found.count(name) > 1})
     if twice:
         raise PlanError(f"two outputs have one name: {', '.join(twice)}; the outputs are: {', '.join(found)}")
-    graph = tensors[0].graph
     reached = needed(graph.as_graph_def(), [each.name for each in tensors])
     fed = {op.name: op.outputs[0] for op in graph.get_operations() if op.name in reached and op.type in _PLACEHOLDERS}
     session = tf.compat.v1.get_default_session()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from firesteel.core.columns import Bound, Port, Shape, shape_text
+from firesteel.core.columns import Bound, NotTriedOut, Port, Shape, shape_text
 from firesteel.core.errors import PlanError, SchemaError
 from firesteel.core.spec import TensorSpec
 from firesteel.data.cells import Read
@@ -184,9 +184,7 @@ def bind_reduce(captured: Captured, table: Table, *, verb: str) -> tuple[Bound, 
         for suffix in suffixes:
             shape = column.cell if verb == "reduce_rows" else (None, *column.cell)
             given[name + suffix] = _folded_port(ports[name + suffix], column, shape, verb)
-    is_text = any(column.dtype in ("string", "binary") for column in columns.values())
-    said = [Port(name, column.dtype, column.cell) for name, column in columns.items()] if is_text else None
-    bound = captured.framework.bind(captured.program, given, said)
+    bound = _bind_fold(captured, given, columns)
     outputs = [port.name for port in bound.outputs]
     _check_unique(outputs)
     if set(outputs) != set(names):
@@ -195,6 +193,17 @@ def bind_reduce(captured: Captured, table: Table, *, verb: str) -> tuple[Bound, 
         _check_folded(port, columns[port.name], is_strict=ports[port.name + suffixes[0]].dtype is not None)
     reads = [Read(name, columns[name], columns[name].dtype) for name in outputs]
     return bound, reads, tuple(columns[name].spec() for name in outputs)
+
+
+def _bind_fold(captured: Captured, given: Mapping[str, Port], columns: Mapping[str, TensorColumn]) -> Bound:
+    """A fold gives cells of the columns it was made of: where nothing else can be known of it, that is."""
+    said = [Port(name, column.dtype, column.cell) for name, column in columns.items()]
+    if any(column.dtype in ("string", "binary") for column in columns.values()):
+        return captured.framework.bind(captured.program, given, said)
+    try:
+        return captured.framework.bind(captured.program, given)
+    except NotTriedOut:
+        return captured.framework.bind(captured.program, given, said)
 
 
 def _folded_names(captured: Captured, table: Table, verb: str, suffixes: tuple[str, ...]) -> list[str]:

@@ -18,8 +18,20 @@ from benchmarks.facts import facts
 from benchmarks.harness import measure
 from benchmarks.report import Report
 
-CASES = ("gang_up", "training", "commits", "first_epoch", "feed", "scoring", "growth", "shards", "tfrecord", "peers")
-_MINUTES = ("peers",)  # environments to be made, a session of its own for each turn
+CASES = (
+    "gang_up",
+    "training",
+    "commits",
+    "first_epoch",
+    "feed",
+    "scoring",
+    "growth",
+    "shards",
+    "tfrecord",
+    "parameter_server",
+    "peers",
+)
+_MINUTES = ("parameter_server", "peers")  # environments to be made, a session of its own for each turn
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DoubleType
 
+from firesteel.cluster.wire import Link
 from firesteel.core import registry
 from firesteel.core.errors import CheckpointError, ClusterError, PlanError, SchemaError, UnknownName
 from firesteel.core.plan import Turns
@@ -43,6 +44,7 @@ from firesteel.pipeline import (
     generate_config,
     load_tensorflow_model,
 )
+from firesteel.sync.server import Client, ParameterServer
 from frontends import graphs
 from frontends.graphs import tf
 
@@ -323,6 +325,41 @@ def test_every_optimizer_lowers_the_loss(name: str) -> None:
         replica.update()
     assert losses[-1] < 0.9 * losses[0]
     replica.close()
+
+
+def test_two_thousand_steps_take_no_more_than_two_hundred() -> None:
+    bench: Any = registry.framework("tfgraph")
+    text = build_graph(lambda: graphs.regular(keeps=True))
+    program, _ = training_program(
+        text, inputs="x:0", label="y:0", output=None, optimizer=bench.optimizer("adam", {"learning_rate": 0.01}), seed=1
+    )
+    theirs, mine = (bench.replica(program, "cpu", 1) for _ in range(2))
+    for replica in (theirs, mine):
+        replica.start(None)
+    server = ParameterServer(theirs, is_locked=True)
+    server.open()
+    ours, other = socket.socketpair()
+    thread = threading.Thread(target=server.serve, args=(Link(other),))
+    thread.start()
+    client = Client([lambda: Link(ours)], (0, 0), has_extras=True)
+    client.enter()
+    weights, extras = mine.weights(), mine.buffers()
+    batch = {"x0": RNG.normal(size=(20, 3)).astype(np.float32), "y0": np.zeros((20, 1), np.float32)}
+    found = {}
+    for step in range(1, 2001):
+        mine.seed(step)
+        mine.backward(batch, 1.0)
+        client.push(mine.gradients(), step=0, extras=mine.buffers(), into=(weights, extras))
+        mine.load_weights(weights)
+        mine.load_buffers(extras)
+        if step in (200, 2000):
+            ops = [len(replica.graph.get_operations()) for replica in (theirs, mine)]
+            found[step] = psutil.Process().memory_info().rss, ops
+    client.close()
+    thread.join()
+    assert server.updates == 2000
+    assert found[2000][1] == found[200][1]
+    assert found[2000][0] < 1.1 * found[200][0]
 
 
 def test_an_autoencoder_gives_vectors_of_its_bottleneck(spark: SparkSession) -> None:

@@ -11,7 +11,7 @@ import logging
 import socket
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +53,7 @@ class TurnCard:
     files: tuple[str, ...]
     round: int
     threads: int
-    sys_path: tuple[str, ...] = tuple(path for path in sys.path if path)
+    sys_path: tuple[str, ...] = field(default_factory=lambda: tuple(path for path in sys.path if path))
 
 
 def take_turn(card: TurnCard, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

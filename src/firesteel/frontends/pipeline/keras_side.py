@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -10,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from firesteel.cluster.preflight import nodes
-from firesteel.core.errors import PlanError
+from firesteel.core.errors import CheckpointError, PlanError
 from firesteel.core.imports import follow
 from firesteel.core.program import Program
 from firesteel.data.reading import Reading
@@ -143,6 +144,11 @@ class KerasSide:
         model: Any, samples: Sequence[tuple[Sequence[int], str]] | None
     ) -> tuple[dict[str, Any], dict[str, bytes]]:
         """Facts and the ``.keras`` file."""
+        if "__lambda__" in json.dumps(_config_of(model), default=str):
+            raise PlanError(
+                f"{model.name} has a Lambda layer around a lambda, which would have to be saved as code: give the layer a "
+                f"function of a module, or write a layer class"
+            )
         with tempfile.TemporaryDirectory(prefix="firesteel-") as folder:
             path = os.path.join(folder, _FILE)
             model.save(path)
@@ -166,7 +172,14 @@ class KerasSide:
             if made is not None:
                 made.load_weights(path)
                 return made
-            return keras.saving.load_model(path)
+            try:
+                return keras.saving.load_model(path)
+            except (TypeError, ValueError) as error:
+                raise CheckpointError(
+                    f"the Keras model cannot be opened here: {str(error).splitlines()[0]} Register its classes "
+                    f"(keras.saving.register_keras_serializable), or pass DLModel.load(path, model=f) a function that "
+                    f"makes it"
+                ) from error
 
     @staticmethod
     def refer(parts: dict[str, Any]) -> dict[str, Any]:
@@ -185,6 +198,13 @@ class KerasSide:
     def follow(parts: dict[str, Any]) -> dict[str, Any]:
         """The reverse of ``refer``."""
         return {name: _follow(value) for name, value in parts.items()}
+
+
+def _config_of(model: Any) -> Any:
+    try:
+        return model.get_config()
+    except NotImplementedError:
+        return {}  # Keras itself says what is missing, when it saves
 
 
 def _training(model: Any, seed: int) -> Any:

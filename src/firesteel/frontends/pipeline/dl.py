@@ -189,7 +189,7 @@ class DLEstimator(_Common, Estimator[Any], MLReadable[Any], MLWritable):
             found = side.history(run.fit(estimator, training, options))
             history = run.joined(found)
         row = sample(dataset, Reading(tuple(t for t in reading.tensors if t.name.startswith("x"))))
-        trained = DLModel(estimator.get_model(), config=self._given.config)
+        trained = DLModel(side.settled(estimator.get_model()), config=self._given.config)
         trained._path = self._given.path
         trained._history = history
         if row is not None:

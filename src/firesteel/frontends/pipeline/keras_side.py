@@ -97,6 +97,11 @@ class KerasSide:
         return _training(model, seed)
 
     @staticmethod
+    def settled(model: Any) -> Any:
+        """A trained model; Keras is told with each call what it is for."""
+        return model
+
+    @staticmethod
     def monitor(name: str) -> str:
         """Keras's names are the engine's."""
         return name
@@ -146,8 +151,8 @@ class KerasSide:
         """Facts and the ``.keras`` file."""
         if "__lambda__" in json.dumps(_config_of(model), default=str):
             raise PlanError(
-                f"{model.name} has a Lambda layer around a lambda, which would have to be saved as code: give the layer a "
-                f"function of a module, or write a layer class"
+                f"{model.name} has a Lambda layer around a lambda, which would have to be saved as code: give the layer "
+                f"a function of a module, or write a layer class"
             )
         with tempfile.TemporaryDirectory(prefix="firesteel-") as folder:
             path = os.path.join(folder, _FILE)

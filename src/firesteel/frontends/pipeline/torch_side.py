@@ -112,6 +112,11 @@ class TorchSide:
         )
 
     @staticmethod
+    def settled(model: Any) -> Any:
+        """A trained model, for inference."""
+        return model.eval()
+
+    @staticmethod
     def monitor(name: str) -> str:
         """The engine's name for a figure of ``history``."""
         return "train_loss" if name == "loss" else name

@@ -151,7 +151,7 @@ class KerasSide:
         """Facts and the ``.keras`` file."""
         if "__lambda__" in json.dumps(_config_of(model), default=str):
             raise PlanError(
-                f"{model.name} has a Lambda layer around a lambda, which would have to be saved as code: give the layer "
+                f"{model.name} has a Lambda layer around a lambda, which would have to be saved as code: give it "
                 f"a function of a module, or write a layer class"
             )
         with tempfile.TemporaryDirectory(prefix="firesteel-") as folder:

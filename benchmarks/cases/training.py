@@ -14,7 +14,7 @@ from benchmarks.harness import Case, Figure, Goal
 from benchmarks.models import estimator, mlp
 from benchmarks.subprocesses import PEERS, free_port, run_json
 
-__all__ = ["cases"]
+__all__ = ["cases", "save_arrays"]
 
 _WIDTH, _BATCH = 784, 256
 _THEIRS, _OURS = "hand-written DDP", "firesteel, torch_distributed"
@@ -23,7 +23,7 @@ _THEIRS, _OURS = "hand-written DDP", "firesteel, torch_distributed"
 def cases(bench: Bench) -> Iterator[Case]:
     """One case; the estimator's two ways to agree both take part."""
     rows, epochs = bench.rows(60_000), 3 if bench.is_quick else 6
-    folder = _save_arrays(bench.folder, rows)
+    folder = save_arrays(bench.folder, rows)
     path = data.array_parquet(bench.folder, rows, _WIDTH)
 
     def firesteel(backend: str) -> float:
@@ -57,8 +57,11 @@ def cases(bench: Bench) -> Iterator[Case]:
     )
 
 
-def _save_arrays(scratch: Path, rows: int) -> Path:
+def save_arrays(scratch: Path, rows: int) -> Path:
+    """The same rows as arrays on disk, for a loop that has them in memory."""
     folder = scratch / f"arrays-{rows}"
+    if folder.exists():
+        return folder
     folder.mkdir()
     features, labels = data.arrays(rows, _WIDTH)
     np.save(folder / "features.npy", features)

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from firesteel import Estimator, XShards
-from firesteel.core.errors import PlanError, ReplicaFailed, SchemaError, UnsupportedError
+from firesteel.core.errors import PlanError, SchemaError
 
 keras: Any = __import__("keras")
 
@@ -57,8 +57,8 @@ def test_two_replicas_learn_what_one_does(frame: DataFrame, name: str) -> None:
     for one, two in zip(found[0][0], found[1][0], strict=True):
         assert np.allclose(one, two, atol=1e-5)
     assert found[0][1]["loss"] == pytest.approx(found[1][1]["loss"], rel=1e-4)
-    assert list(found[1][1]) == ["accuracy", "loss"] or set(found[1][1]) == {"accuracy", "loss"}
-    assert int(found[1][0] is not None and est.get_model().optimizer.iterations.numpy()) == 10
+    assert set(found[1][1]) == {"accuracy", "loss"}
+    assert int(est.get_model().optimizer.iterations) == 10
 
 
 def test_one_step_on_all_rows_is_that_of_keras(frame: DataFrame) -> None:
@@ -158,10 +158,20 @@ def test_saving_and_going_on(frame: DataFrame, tmp_path: Path) -> None:
     assert np.array_equal(other.predict(X), est.predict(X))
     with pytest.raises(FileExistsError):
         est.save(path, overwrite=False)
-    est.save_weights(str(tmp_path / "w"))
-    fresh = estimator(make())
-    fresh.load_weights(str(tmp_path / "w"))
-    assert np.array_equal(fresh.predict(X), est.predict(X))
+    for name in ("w", "w.h5", "w.weights.h5"):
+        est.save_weights(str(tmp_path / name))
+        assert (tmp_path / name).is_file()
+        fresh = estimator(make())
+        fresh.load_weights(str(tmp_path / name))
+        assert np.array_equal(fresh.get_model().get_weights()[0], est.get_model().get_weights()[0])
+    for name in ("old.h5", "folder"):
+        est.save(str(tmp_path / name))
+        again = Estimator.from_keras()
+        again.load(str(tmp_path / name))
+        assert np.array_equal(again.get_model().predict(X, verbose=0), est.get_model().predict(X, verbose=0))
+        assert int(again.get_model().optimizer.iterations) == int(est.get_model().optimizer.iterations)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        Estimator.load_keras_model(str(tmp_path / "nowhere.keras"))
 
 
 def test_what_is_wrong_is_said(frame: DataFrame) -> None:
@@ -177,5 +187,5 @@ def test_what_is_wrong_is_said(frame: DataFrame) -> None:
         estimator().fit(frame, feature_cols="no", label_cols="y")
     with pytest.raises(PlanError, match="Callback"):
         estimator().fit(frame, callbacks=[3], **COLUMNS)
-    with pytest.raises((ReplicaFailed, PlanError, UnsupportedError)):
+    with pytest.raises(PlanError, match=r"labels \(float32 \[7\] a row\) do not fit the loss 'mse'.*\[2\]"):
         estimator(make(loss="mse")).fit((X, np.zeros((ROWS, 7))), epochs=1, batch_size=10, verbose=0)

@@ -1,4 +1,4 @@
-"""Ranks without Spark: processes in a real gloo group that run whatever functions they are given."""
+"""Ranks without Spark: processes in a real group that run whatever functions they are given."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ TIMEOUT_SECONDS = 60
 
 
 class Gang:
-    """``size`` processes, started once for many tests. A context manager."""
+    """``size`` processes, started once for many tests, on gloo or ``tensorflow``. A context manager."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, library: str = "gloo") -> None:
         context = multiprocessing.get_context("spawn")
         self._files = tempfile.TemporaryDirectory()
         self._pipes, self._processes = [], []
         for rank in range(size):
             ours, theirs = context.Pipe()
-            args = (theirs, rank, size, f"{self._files.name}/store")
+            args = (theirs, rank, size, f"{self._files.name}/store", library)
             process = context.Process(target=live, args=args, daemon=True)
             process.start()
             self._pipes.append(ours)
@@ -52,11 +52,9 @@ class Gang:
         return results
 
 
-def live(pipe: Any, rank: int, size: int, path: str) -> None:
+def live(pipe: Any, rank: int, size: int, path: str, library: str) -> None:
     import torch
     from torch.distributed import FileStore
-
-    from firesteel.sync.gloo import GlooGroup
 
     torch.set_num_threads(1)
     store = FileStore(path, size)
@@ -72,7 +70,14 @@ def live(pipe: Any, rank: int, size: int, path: str) -> None:
             return b"" if store.check([key]) else None
         return b""
 
-    group = GlooGroup(rank, size, board, "lo")
+    if library == "tensorflow":
+        from firesteel.sync.tensorflow import TensorFlowGroup
+
+        group: Any = TensorFlowGroup(rank, size, board, "127.0.0.1")
+    else:
+        from firesteel.sync.gloo import GlooGroup
+
+        group = GlooGroup(rank, size, board, "lo")
     while True:
         work, args = cloudpickle.loads(pipe.recv_bytes())
         try:

@@ -4,7 +4,8 @@ FiresteelError
 ├── PlanError              the request makes no sense (also a ValueError)
 │   ├── SchemaError        a column: which, what was expected, what was found
 │   ├── UnsupportedError   a framework or door cannot do what was asked
-│   └── UnknownName        a name, its kind, and the names there are
+│   ├── UnknownName        a name, its kind, and the names there are
+│   └── RecordError        a TFRecord file: its path, the record's offset (data.tfrecord)
 ├── ClusterError
 │   ├── NotEnoughSlots     replicas asked for, task slots available
 │   ├── EnvironmentMismatch  a task's Python or packages differ from the driver's

@@ -12,6 +12,7 @@ from firesteel.core.errors import SchemaError
 from firesteel.core.spec import Batch
 from firesteel.data.arrow import Column, to_numpy
 from firesteel.data.frame import columns_of, path_of
+from firesteel.data.quoting import quoted
 from firesteel.data.ragged import Ragged
 from firesteel.data.spool import heap_of
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from firesteel.data.image.column import Images
 
-__all__ = ["Reading", "Tensor", "check_inputs", "check_weights", "entry", "make_reading", "quoted"]
+__all__ = ["Reading", "Tensor", "check_inputs", "check_weights", "entry", "make_reading"]
 
 _CELLS = ("bytes", "string")
 
@@ -127,11 +128,6 @@ def entry(name: str, key: str | None) -> Any:
     from pyspark.sql.functions import col
 
     return col(name) if key is None else col(name).getItem(key)
-
-
-def quoted(*path: str) -> str:
-    """A column, or a field inside a struct, as Spark's parser reads it whatever the names."""
-    return ".".join("`" + name.replace("`", "``") + "`" for name in path)
 
 
 def check_inputs(count: int, inputs: tuple[int, int | None], found: str) -> None:

@@ -15,7 +15,18 @@ import numpy.typing as npt
 
 from firesteel.core.errors import PlanError
 
-__all__ = ["Array", "Structure", "cut", "even_boundaries", "is_structure", "join", "leaves", "map_leaves", "rows"]
+__all__ = [
+    "Array",
+    "Structure",
+    "cut",
+    "even_boundaries",
+    "is_structure",
+    "join",
+    "leaves",
+    "map_leaves",
+    "rows",
+    "type_name",
+]
 
 Array = npt.NDArray[Any]
 
@@ -55,7 +66,7 @@ def rows(structure: Structure) -> int:
     """
     arrays = leaves(structure)
     if not arrays:
-        raise PlanError(f"found an empty {_type_name(structure)}: it has no ndarray, so no rows")
+        raise PlanError(f"found an empty {type_name(structure)}: it has no ndarray, so no rows")
     for array in arrays:
         if array.ndim == 0:
             raise PlanError("found an ndarray without dimensions, where each one needs rows as its first dimension")
@@ -147,7 +158,7 @@ def _concatenate(arrays: Sequence[Array]) -> Array:
 
 def _unsupported(value: object) -> PlanError:
     return PlanError(
-        f"found {_type_name(value)} where only ndarray, tuple, list and dict are supported, nested at will with "
+        f"found {type_name(value)} where only ndarray, tuple, list and dict are supported, nested at will with "
         f"ndarrays as leaves. Convert it with numpy.asarray first."
     )
 
@@ -160,7 +171,7 @@ def _outline(structure: Structure) -> str:
         return "(" + "".join(f"{_outline(value)}, " for value in structure) + ")"
     if isinstance(structure, list):
         return "[" + ", ".join(_outline(value) for value in structure) + "]"
-    return "." if isinstance(structure, np.ndarray) else _type_name(structure)
+    return "." if isinstance(structure, np.ndarray) else type_name(structure)
 
 
 def _sequence_like(original: tuple[Any, ...] | list[Any], items: list[Any]) -> Any:
@@ -171,6 +182,7 @@ def _sequence_like(original: tuple[Any, ...] | list[Any], items: list[Any]) -> A
     return tuple(items)
 
 
-def _type_name(value: object) -> str:
+def type_name(value: object) -> str:
+    """A value's type, for a message."""
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

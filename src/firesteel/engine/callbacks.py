@@ -31,6 +31,7 @@ class Runner:
         model, optimizer, scheduler, criterion: the replica's own objects.
         batch, output, target, loss: of the current step, in this replica.
         epochs: epochs done before the current one.
+        total_epochs: how many are asked for, in all.
         global_step: updates done.
         rank, num_workers, config: who this replica is, and the estimator's config.
         stop: set it to end all replicas after this step.
@@ -49,6 +50,7 @@ class Runner:
         self.target: Any = None
         self.loss: Any = None
         self.epochs = 0
+        self.total_epochs = 0
         self.global_step = 0
         self.stop = False
         self.stats: dict[str, Any] = {}

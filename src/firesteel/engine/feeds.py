@@ -24,6 +24,10 @@ from firesteel.engine.relay import pull
 __all__ = ["SpoolSteps", "Step", "Steps", "StreamSteps", "open_training", "open_validation"]
 
 
+BEFORE_ALL = -1
+"""The number of the pass that only looks at the first batch: data that counts its passes must not count it."""
+
+
 class Step(NamedTuple):
     """One step, as one replica sees it."""
 
@@ -135,6 +139,8 @@ class StreamSteps:
             # Creators that draw numbers draw the same ones on every rank, for all must yield the same rows.
             random.seed(seed)
             np.random.seed(seed % 2**32)
+            if hasattr(framework, "seed_process"):
+                framework.seed_process(seed)
             mine = {"rank": group.rank, "num_shards": group.size} if is_own else {}
             source = stream.source({**stream.config, **mine}, self._batch_size)
         else:
@@ -159,7 +165,7 @@ class StreamSteps:
 
     def sample(self) -> Batch | None:
         """See ``Steps``."""
-        return next(iter(self._framework.stream(self._source, self._batch_size, self._seed, 0)), None)
+        return next(iter(self._framework.stream(self._source, self._batch_size, self._seed, BEFORE_ALL)), None)
 
     def _our_parts(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, float, int]]:
         rank, size = self._group.rank, self._group.size

@@ -13,7 +13,8 @@ from firesteel.core.errors import PlanError, SchemaError
 from firesteel.core.spec import Batch
 from firesteel.data.arrow import from_numpy, vector_type
 from firesteel.data.frame import path_of, prediction_field
-from firesteel.data.reading import Reading, entry, quoted
+from firesteel.data.quoting import quoted
+from firesteel.data.reading import Reading, entry
 from firesteel.engine.scorer import Outputs, Scorer
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ stop. Whatever all replicas must do alike is decided from numbers that all have:
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import socket
 import time
@@ -49,6 +50,8 @@ def main(desk: Desk) -> None:
     install(job.probe)
     passing("wake", rank=desk.rank, generation=desk.generation)
     framework = registry.framework(job.plan.program.framework)
+    # TensorFlow's collectives want to be there before its first tensor; gloo may come later, which saves time.
+    early = join_group(desk) if desk.world > 1 and not has_gloo() else None
     replica: Any = framework.replica(job.plan.program, desk.device, desk.threads)
     runner = Runner(rank=desk.rank, num_workers=desk.world, config=dict(job.config or {}))
     callbacks = Callbacks(job.plan.callbacks, runner)
@@ -58,7 +61,7 @@ def main(desk: Desk) -> None:
     replica.start(job.plan.program.state)
     assignment = desk.assignment()
     passing("join", rank=desk.rank, generation=desk.generation)
-    group = join_group(desk)
+    group = early or join_group(desk)
     Training(desk, job, assignment, framework, replica, group, callbacks).run()
     group.close()
 
@@ -69,9 +72,18 @@ def join_group(desk: Desk) -> Group:
         from firesteel.sync.solo import SoloGroup
 
         return SoloGroup()
+    if not has_gloo():
+        from firesteel.sync.tensorflow import TensorFlowGroup
+
+        return TensorFlowGroup(desk.rank, desk.world, desk.board, desk.host, desk.generation)
     from firesteel.sync.gloo import GlooGroup
 
     return GlooGroup(desk.rank, desk.world, desk.board, _interface(desk.host), desk.generation)
+
+
+def has_gloo() -> bool:
+    """Whether torch is installed, which brings gloo."""
+    return importlib.util.find_spec("torch") is not None
 
 
 def _interface(address: str) -> str | None:
@@ -114,6 +126,7 @@ class Training:
         self.runner = callbacks.runner
         self.commits: Commits | None = None
         self.owned: tuple[list[bytes], list[int]] = ([], [])  # what each rank alone had, and its rows, at that commit
+        self.tallies: list[list[Any]] = []  # what replicas had counted of the epoch, likewise
         self._restore(assignment.get("restore"), assignment.get("kept"))
         self.sync = self._make_sync(job)
         if job.plan.launch.max_failures or job.plan.launch.max_preemptions:
@@ -313,16 +326,17 @@ class Training:
 
     def _tallied(self) -> dict[str, Any]:
         """An epoch's figures of a replica that keeps them itself, all replicas together."""
+        tallies = self._tallies()
+        return {} if tallies is None else dict(self.replica.figures([_untallied(each) for each in tallies]))
+
+    def _tallies(self) -> list[bytes] | None:
+        """What every rank's replica has counted in this epoch, where it is of that kind."""
         tally = getattr(self.replica, "tally", None)
         if tally is None:
-            return {}
+            return None
         header, data = pack({f"{place:04d}": values for place, values in enumerate(tally())})
         note = header.encode()
-        found = []
-        for whole in self.group.gather_bytes(len(note).to_bytes(8, "little") + note + data):
-            size = int.from_bytes(whole[:8], "little")
-            found.append(list(unpack(whole[8 : 8 + size].decode(), whole[8 + size :]).values()))
-        return dict(self.replica.figures(found))
+        return self.group.gather_bytes(len(note).to_bytes(8, "little") + note + data)
 
     # --- what is seen and kept on the way ---
 
@@ -348,6 +362,8 @@ class Training:
         assert self.validation is not None
         self.callbacks.call("before_val_epoch")
         fold = Fold.fresh(as_metrics(self.plan.metrics))
+        if hasattr(self.replica, "adopt"):  # figures that only the model can read, also on a rank that has no row
+            self.replica.adopt(fold.metrics)
         for step in self.validation.run(0, 0):
             self.desk.beat()
             self._pass("validate")
@@ -356,7 +372,7 @@ class Training:
             self.callbacks.call("after_val_iter")
         whole = Fold.fresh(fold.metrics).merge(self.group.gather_bytes(fold.to_bytes()))
         scalars = {name: value for name, value in whole.figures().items() if isinstance(value, float)}
-        self.last_score = next(iter(scalars.values()), whole.loss)
+        self.last_score = next((value for name, value in scalars.items() if name != "loss"), whole.loss)
         if self.desk.rank == 0:
             values = scalars if whole.loss is None else {"Loss": whole.loss, **scalars}
             values = {"Loss" if name == "loss" else name: value for name, value in values.items()}
@@ -406,6 +422,7 @@ class Training:
         }
         parts = {f"state {name}": data for name, data in state.items()}
         parts |= {f"own {rank}": data for rank, data in enumerate(own)} | best
+        parts |= {f"tally {rank}": data for rank, data in enumerate(self._tallies() or [])}
         try:
             self.commits.write(self.at.step, self.at.epoch, join(note, dict(parts)))
             self._pass("commit")
@@ -444,6 +461,9 @@ class Training:
             self.patience.unpack(parts, note["best"])
         rows = note.get("rows", [])
         self.owned = [parts[f"own {rank}"] for rank in range(len(rows))], rows
+        tallies = [_untallied(parts[name]) for name in parts if name.startswith("tally ")]
+        # The sums of all ranks go on in one of them.
+        self.tallies = tallies if self.desk.rank == 0 else []
         if len(rows) == self.group.size:
             self.rows_since_settled = rows[self.group.rank]
 
@@ -456,6 +476,9 @@ class Training:
         own, rows = self.owned
         self.sync.restore(self.replica, own, rows)
         self.owned = [], []
+        if self.tallies:
+            self.replica.load_tally(self.tallies)
+            self.tallies = []
 
     def _pass(self, name: str) -> None:
         passing(name, rank=self.desk.rank, generation=self.desk.generation, epoch=self.at.epoch, step=self.at.step)
@@ -480,9 +503,15 @@ class Training:
         runner.model, runner.optimizer = replica.model, replica.optimizer
         runner.scheduler, runner.criterion = replica.scheduler, replica.loss_function
         runner.epochs, runner.global_step = self.at.epoch, self.at.step
+        runner.total_epochs = self.plan.epochs
         runner._state = self._state
         runner._pack = getattr(framework, "pack_file", None)
         runner._mark = getattr(replica, "mark", None)
         follow = getattr(replica, "follow", None)
         runner._follow = None if follow is None else lambda: follow(self.group)
         runner._ship = lambda path, data: self.desk.tell({"name": "file", "path": path}, [data])
+
+
+def _untallied(whole: bytes) -> list[Any]:
+    size = int.from_bytes(whole[:8], "little")
+    return list(unpack(bytes(whole[8 : 8 + size]).decode(), whole[8 + size :]).values())

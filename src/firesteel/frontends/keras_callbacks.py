@@ -13,25 +13,48 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from firesteel.cluster.travel import pack, unpack
+from firesteel.core.errors import PlanError, UnsupportedError
 from firesteel.engine.callbacks import Callback, Runner
 
-__all__ = ["KerasCallbacks"]
+__all__ = ["KerasCallbacks", "check_callbacks"]
 
 _PLACES = ("filepath", "filename", "log_dir", "backup_dir")
 _OURS = ("epoch", "batch_count", "num_samples", "train_loss", "last_train_loss", "val_num_samples")
 
 
+def check_callbacks(callbacks: tuple[Any, ...]) -> list[Any]:
+    """The callbacks, all of them Keras's own kind; else a sentence on what is wrong."""
+    import keras
+
+    for each in callbacks:
+        if not isinstance(each, keras.callbacks.Callback):
+            raise PlanError(f"callbacks must be keras.callbacks.Callback, not {type(each).__qualname__}")
+        if isinstance(each, keras.callbacks.BackupAndRestore):
+            raise UnsupportedError(
+                "BackupAndRestore would not see the other replicas; pass model_dir to from_keras, and "
+                "checkpoint_trigger and resume=True to fit"
+            )
+    return list(callbacks)
+
+
 class KerasCallbacks(Callback):
     """A list of ``keras.callbacks.Callback`` as one of ours."""
 
-    def __init__(self, callbacks: list[Any], params: dict[str, Any]) -> None:
+    def __init__(self, callbacks: list[Any]) -> None:
         self._callbacks = callbacks
-        self._params = params
+        self._packed: bytes | None = None
+        self._is_by_batch = any(_has_batch_hooks(each) for each in callbacks)
         self._list: Any = None
+        self._added: dict[str, float] = {}
         self._folder: Any = None
         self._moved: list[tuple[Path, Path]] = []
         self._seen: dict[Path, tuple[int, int]] = {}
         self._step = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Opened by replica 0 once it runs, not where it arrives: that would import Keras before its backend is chosen.
+        return {**self.__dict__, "_callbacks": [], "_packed": pack(self._callbacks, "callbacks")}
 
     def before_run(self, runner: Runner) -> None:
         """``on_train_begin``."""
@@ -60,6 +83,7 @@ class KerasCallbacks(Callback):
         """``on_epoch_end``, with everybody's figures."""
         logs = {name: value for name, value in runner.stats.items() if name not in _OURS}
         runner.follow(lambda: self._list.on_epoch_end(runner.epochs, logs))
+        runner.stats |= {name: value for name, value in self._added.items() if name not in runner.stats}
         self._obey(runner)
 
     def before_val_epoch(self, runner: Runner) -> None:
@@ -81,13 +105,19 @@ class KerasCallbacks(Callback):
     def _begin(self, runner: Runner) -> None:
         import keras
 
+        if self._packed is not None:
+            self._callbacks, self._packed = unpack(self._packed), None
         self._redirect()
         runner.model.stop_training = False
-        self._list = keras.callbacks.CallbackList(self._callbacks, model=runner.model, **self._params)
+        # What a callback adds to an epoch's figures (the learning rate) is part of the record, as in Keras.
+        last = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: self._added.update(logs))
+        self._list = keras.callbacks.CallbackList(
+            [*self._callbacks, last], model=runner.model, epochs=runner.total_epochs
+        )
         self._list.on_train_begin()
 
     def _in_step(self, runner: Runner, act: Callable[[], None]) -> None:
-        if any(_has_batch_hooks(each) for each in self._callbacks):
+        if self._is_by_batch:
             runner.follow(act)
             self._stop(runner)
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import shutil
-import tempfile
 from dataclasses import replace
 from typing import Any
 
 from firesteel.core import registry
 from firesteel.core.errors import PlanError, UnknownName, UnsupportedError
+from firesteel.core.optimizers import OptimMethod
 from firesteel.core.plan import EarlyStopping
 from firesteel.core.program import Program
 from firesteel.data.sources import Columns, Source
-from firesteel.engine.files import local_path
 from firesteel.engine.fold import Fold
 from firesteel.engine.history import Curves, History
-from firesteel.frontends.keras_callbacks import KerasCallbacks
+from firesteel.frontends.keras_callbacks import KerasCallbacks, check_callbacks
+from firesteel.frontends.keras_files import load_model, load_weights, save_model, save_weights
 from firesteel.frontends.training import TrainingEstimator, split_stopping
 
 __all__ = ["KerasEstimator"]
@@ -66,89 +64,66 @@ class KerasEstimator(TrainingEstimator):
         )
         if keras_model is not None and not framework.accepts(keras_model):
             raise PlanError(_no_model(keras_model))
+        if model_creator is not None and not callable(model_creator):
+            raise PlanError(f"model_creator must be a function (config), not {type(model_creator).__qualname__}")
         self._creator = model_creator
         self._model: Any = keras_model
-        self._changes = {"optimizer": optimizer, "metrics": metrics}
+        self._changes = {"optimizer": _keras_optimizer(framework, optimizer), "metrics": metrics}
+        self._metrics_now: Any = None
         if keras_model is not None:
             self._recompile()
             framework.capture(keras_model)  # says at once what cannot travel
-        elif model_creator is not None:
-            framework.capture(model_creator, config=self._config)
 
     # --- what the engine is told ---
 
     def _program(self, *, is_trained: bool = True, class_weight: dict[int, float] | None = None) -> Program:
-        from firesteel.frameworks.keras.state import pack_model, pack_optimizer
-
         model = self.get_model()
         program: Program = self._framework.capture(
-            model, class_weight=class_weight, clipping=self._clipping if is_trained else None, seed=self._seed
+            model,
+            class_weight=class_weight,
+            clipping=self._clipping if is_trained else None,
+            metrics=self._metrics_now,
+            seed=self._seed,
         )
-        state: dict[str, bytes] = {}
-        if model.built and model.weights:
-            state["model"] = pack_model(model)
-            if is_trained and model.optimizer is not None and model.optimizer.built and self._has_fitted_or_loaded():
-                state["optimizer"] = pack_optimizer(model.optimizer)
-        return replace(program, state=state or None)
-
-    def _has_fitted_or_loaded(self) -> bool:
-        return int(self.get_model().optimizer.iterations.numpy()) > 0 or bool(self._state)
+        if not (model.built and model.weights):
+            return program
+        return replace(program, state=self._framework.pack_state(model, with_optimizer=is_trained))
 
     def _take(self, state: dict[str, bytes]) -> None:
-        from firesteel.frameworks.keras.replica import build
-        from firesteel.frameworks.keras.state import header_of, load_model, load_optimizer
-
-        model = self.get_model()
-        inputs = header_of(state["model"]).get("inputs")
-        if not model.built and inputs:
-            build(model, inputs)
-        load_model(model, state["model"])
-        if "optimizer" in state and model.optimizer is not None:
-            model.optimizer.build(model.trainable_variables)
-            load_optimizer(model.optimizer, state["optimizer"])
-        self._state = dict(state)
+        self._framework.load_state(self.get_model(), state)
 
     def _whole_state(self) -> dict[str, bytes]:
-        from firesteel.frameworks.keras.state import pack_model, pack_optimizer
-
-        model = self.get_model()
-        state = {"model": pack_model(model)}
-        if model.optimizer is not None and model.optimizer.built:
-            state["optimizer"] = pack_optimizer(model.optimizer)
+        state: dict[str, bytes] = self._framework.pack_state(self.get_model())
         return state
 
+    def _finish(self) -> None:
+        model = self.get_model()
+        model.optimizer.finalize_variable_values(model.trainable_variables)  # an average of weights takes their place
+
     def _check_can_train(self, callbacks: tuple[Any, ...]) -> None:
-        if self.get_model().optimizer is None:
-            raise PlanError("fit needs an optimizer: compile the model with one")
+        self._metrics_now = None
+        self._framework.check_can_train(self.get_model())
 
     def _measures(self, replacement: Any) -> Any:
-        from firesteel.frameworks.keras.figures import KerasFigures
+        self._metrics_now = replacement
+        return {"keras": self._framework.figures()}
 
-        if replacement is not None:
-            raise UnsupportedError(
-                "a Keras model is evaluated by what it was compiled with; compile it with other metrics"
-            )
-        return {"keras": KerasFigures()}
+    def _check_can_measure(self, metrics: Any, main: Any) -> None:
+        if not self.get_model().compiled:
+            raise PlanError("evaluate needs a compiled model: call model.compile with a loss or metrics")
 
     def _found(self, fold: Fold) -> dict[str, Any]:
-        from firesteel.frameworks.keras.replica import build_metrics
-
-        figures: Any = fold.metrics["keras"]
         model = self.get_model()
-        build_metrics(model, figures.about)
-        return dict(figures.result(model))
+        if self._metrics_now is not None:  # other metrics than the model's: another model has to read them
+            model = self._framework.make_model(self._program(is_trained=False).content)
+            self._metrics_now = None
+        return dict(self._framework.values(model, fold.metrics["keras"]))
 
     def _split_callbacks(
         self, callbacks: Any, stopping: EarlyStopping | None
     ) -> tuple[tuple[Any, ...], EarlyStopping | None]:
-        import keras
-
         rest, found = split_stopping(callbacks, stopping)
-        for each in rest:
-            if not isinstance(each, keras.callbacks.Callback):
-                raise PlanError(f"callbacks must be keras.callbacks.Callback, not {type(each).__qualname__}")
-        wrapped = (KerasCallbacks(list(rest), {}),) if rest else ()
-        return wrapped, found
+        return ((KerasCallbacks(check_callbacks(rest)),) if rest else ()), found
 
     def _monitors(self) -> tuple[str, ...]:
         model = self.get_model()
@@ -166,13 +141,12 @@ class KerasEstimator(TrainingEstimator):
 
     def _source(self, data: Any, columns: Columns, *, counts_inputs: bool) -> Source:
         from firesteel.data.tf import Dataset
-        from firesteel.frameworks.keras.program import input_names
 
-        names = input_names(self.get_model())
+        model = self.get_model()
+        names = self._framework.input_names(model)
         if columns.features is not None and names is not None and sorted(columns.features) == sorted(names):
             columns = replace(columns, features=tuple(names))
-        if isinstance(data, Dataset):
-            data = data.xshards
+        data = data.xshards if isinstance(data, Dataset) else self._framework.travelling(data, model, self._seed)
         return super()._source(data, columns, counts_inputs=counts_inputs)
 
     # --- the model ---
@@ -182,10 +156,8 @@ class KerasEstimator(TrainingEstimator):
         if self._model is None:
             if self._creator is None:
                 raise PlanError("there is no model yet: pass keras_model or model_creator to from_keras, or call load")
-            from firesteel.frameworks.keras.program import make_model
-
             program = self._framework.capture(self._creator, config=self._config, seed=self._seed)
-            self._model = make_model(program.content)
+            self._model = self._framework.make_model(program.content)
             self._recompile()
         return self._model
 
@@ -199,17 +171,14 @@ class KerasEstimator(TrainingEstimator):
         options: Any = None,
     ) -> str:
         """The model as ``.keras``, ``.h5``, or (any other path) a folder, TensorFlow's SavedModel."""
-        model = self.get_model()
-
-        def write(path: str) -> None:
-            if path.endswith((".keras", ".h5", ".hdf5")):
-                model.save(path, include_optimizer=include_optimizer)
-            else:
-                model.export(path, verbose=False)
-
-        ending = {"keras": ".keras", "h5": ".h5"}.get(save_format or "", "")
-        return _write_beside(
-            filepath + ending if ending and not filepath.endswith(ending) else filepath, write, overwrite
+        if signatures is not None or options is not None:
+            raise UnsupportedError("Keras 3 makes a SavedModel's signatures itself; use model.export for others")
+        return save_model(
+            self.get_model(),
+            str(filepath),
+            overwrite=overwrite,
+            include_optimizer=include_optimizer,
+            save_format=save_format,
         )
 
     def save_keras_model(self, path: str, overwrite: bool = True) -> str:
@@ -217,41 +186,43 @@ class KerasEstimator(TrainingEstimator):
         return self.save(path, overwrite=overwrite)
 
     def load(self, filepath: str, custom_objects: Any = None, compile: bool = True) -> None:
-        """A model that Keras saved (``.keras``, ``.h5``)."""
-        import keras
-
-        path = local_path(filepath) or filepath
-        if not os.path.exists(path):
-            raise FileNotFoundError(f"No such file or directory: {filepath}")
-        self._model = keras.saving.load_model(path, custom_objects=custom_objects, compile=compile)
+        """A model that ``save`` or Keras wrote (``.keras``, ``.h5``, a folder)."""
+        self._model = load_model(str(filepath), custom_objects, compile)
         self._recompile()
 
     def save_weights(self, filepath: str, overwrite: bool = True, save_format: str | None = None) -> str:
-        """The weights alone (``.weights.h5``)."""
-        path = filepath if filepath.endswith(".weights.h5") else f"{filepath}.weights.h5"
-        return _write_beside(path, lambda place: self.get_model().save_weights(place), overwrite)
+        """The weights alone, in Keras's own form, at that very path."""
+        return save_weights(self.get_model(), str(filepath), overwrite=overwrite)
 
     def load_weights(self, filepath: str, by_name: bool = False) -> None:
-        """What ``save_weights`` wrote; ``by_name``: those of layers that have the same name."""
-        path = local_path(filepath) or filepath
-        path = path if os.path.exists(path) else f"{path}.weights.h5"
-        self.get_model().load_weights(path, skip_mismatch=by_name)
+        """What ``save_weights`` wrote; ``by_name``: those that fit, and the others stay as they are."""
+        load_weights(self.get_model(), str(filepath), by_name=by_name)
 
     save_keras_weights = save_weights
     load_keras_weights = load_weights
 
     def _recompile(self) -> None:
         """Put in what ``from_keras`` was given in the place of what the model was compiled with."""
-        import keras
-
         wanted = {name: value for name, value in self._changes.items() if value is not None}
         if not wanted or self._model is None:
             return
-        if "optimizer" in wanted and not isinstance(wanted["optimizer"], (str, dict, keras.optimizers.Optimizer)):
-            kind = type(wanted["optimizer"]).__qualname__
-            raise UnsupportedError(f"optimizer must be a Keras optimizer or its name, not {kind}")
         before = dict(self._model._compile_config.config) if self._model.compiled else {}
         self._model.compile(**{**before, **wanted})
+
+
+def _keras_optimizer(framework: Any, optimizer: Any) -> Any:
+    if isinstance(optimizer, OptimMethod):
+        return framework.optimizer(optimizer)
+    if optimizer is None or isinstance(optimizer, (str, dict)):
+        return optimizer
+    import keras
+
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise PlanError(
+            f"optimizer must be a Keras optimizer, its name, or one of firesteel.learn.optimizers, not "
+            f"{type(optimizer).__qualname__}"
+        )
+    return optimizer
 
 
 def _leaves(tree: Any) -> list[Any]:
@@ -267,19 +238,3 @@ def _no_model(given: Any) -> str:
     if kind.startswith("tf_keras."):
         return f"{kind} is a Keras 2 model; make it with Keras 3 (import keras), or run it with TFCluster"
     return f"keras_model must be a compiled Keras 3 model, not {kind}"
-
-
-def _write_beside(path: str, write: Any, overwrite: bool) -> str:
-    """Write under another name first, so that what is there stays until the new one is whole."""
-    target = local_path(path) or path
-    if os.path.exists(target) and not overwrite:
-        raise FileExistsError(f"{path} exists; pass overwrite=True to replace it")
-    folder, name = os.path.split(os.path.abspath(target))
-    os.makedirs(folder, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".firesteel-") as beside:
-        made = os.path.join(beside, name)
-        write(made)
-        if os.path.isdir(target):
-            shutil.rmtree(target)
-        os.replace(made, target)
-    return path

@@ -98,6 +98,9 @@ class TrainingEstimator(Estimator):
     ) -> tuple[tuple[Any, ...], EarlyStopping | None]:
         """Callbacks that can travel, and the early stopping among them."""
 
+    def _finish(self) -> None:
+        """What a framework does at the end of a training, besides."""
+
     def _monitors(self) -> tuple[str, ...]:
         """Figures that an early stopping may watch."""
         return ("train_loss", "last_train_loss", "val_loss")
@@ -263,6 +266,7 @@ class TrainingEstimator(Estimator):
         outcome = fit(spark, plan, source, held_out, outputs, stream=stream, config=self._config)
         if outcome.state is not None:
             self._take(outcome.state)
+            self._finish()
         self._position = outcome.position
         return outcome.history
 

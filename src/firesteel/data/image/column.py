@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, fields
@@ -19,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from firesteel.core.errors import PlanError, SchemaError, UnknownName, missing_extra
+from firesteel.data.quoting import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -75,17 +77,17 @@ def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 @dataclass(frozen=True)
-class Transform:
+class Transform(ABC):
     """One step from a decoded batch ``(rows, height, width, channels)`` to what the model gets."""
 
     name: ClassVar[str]
 
-    def check(self, height: int, width: int) -> None:
-        """Whether images of this size will do."""
+    def check(self, height: int, width: int) -> None:  # noqa: B027 - most take any size
+        """Raise ``SchemaError`` where images of this size will not do."""
 
+    @abstractmethod
     def apply(self, images: Array, rows: Rows | None, place: int) -> Array:
         """The images, changed; ``rows`` is ``None`` where nothing is to be random."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -309,7 +311,7 @@ def image_column(
     if column not in there:
         raise SchemaError(f"there is no column {column!r}; the DataFrame has: {', '.join(there)}", column=column)
     found = there[column].dataType.simpleString()
-    name = "`" + column.replace("`", "``") + "`"
+    name = quoted(column)
     if found.startswith("struct<") and all(part in found for part in ("height:", "width:", "nChannels:", "data:")):
         sizes = [functions.col(f"{name}.{part}") for part in ("height", "width", "nChannels")]
         numbers = [functions.unhex(functions.lpad(functions.hex(size), 8, "0")) for size in sizes]

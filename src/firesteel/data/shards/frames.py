@@ -28,6 +28,7 @@ __all__ = [
     "pack_frames",
     "plain_columns",
     "session_zone",
+    "to_bytes",
     "unpack_batches",
     "unpack_frames",
 ]
@@ -80,7 +81,7 @@ def pack_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
     for batch in batches:
         if batch.num_rows:
-            yield pa.RecordBatch.from_arrays([pa.array([_to_bytes(batch)], pa.binary())], names=["batch"])
+            yield pa.RecordBatch.from_arrays([pa.array([to_bytes(batch)], pa.binary())], names=["batch"])
 
 
 def unpack_batches(cells: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -92,7 +93,8 @@ def unpack_batches(cells: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from pa.ipc.open_stream(cell.as_buffer())
 
 
-def _to_bytes(batch: pa.RecordBatch) -> bytes:
+def to_bytes(batch: pa.RecordBatch) -> bytes:
+    """A batch as what a cell holds."""
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
@@ -170,7 +172,7 @@ def pack_frames(schema: pa.Schema, zone: str, partition: int, frames: Iterator[p
     for frame in frames:
         arrays = [_to_arrow(_column(frame, field.name), zone, field.type) for field in schema]
         for batch in pa.Table.from_arrays(arrays, schema=schema).to_batches(max_chunksize=_BATCH_ROWS):
-            yield (_to_bytes(batch),)
+            yield (to_bytes(batch),)
 
 
 @dataclass(frozen=True)

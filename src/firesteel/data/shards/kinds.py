@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from firesteel.core.errors import PlanError, SchemaError
+from firesteel.data.structure import type_name
 
 __all__ = ["Kind", "check_columns", "check_positive", "is_frame", "is_series", "kind_of", "listed", "type_name"]
 
@@ -34,12 +35,6 @@ def check_columns(operation: str, names: Iterable[Any], columns: Sequence[Any]) 
 def listed(names: Iterable[Any]) -> str:
     """Names, for a message."""
     return ", ".join(str(name) for name in names) or "none"
-
-
-def type_name(value: object) -> str:
-    """A value's type, for a message."""
-    kind = type(value)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 @dataclass(frozen=True)

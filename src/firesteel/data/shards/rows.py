@@ -25,7 +25,6 @@ __all__ = [
     "count_buckets",
     "gather",
     "gather_distinct",
-    "join_rows",
     "measure",
     "return_distinct",
     "scatter",
@@ -68,7 +67,7 @@ def _slice_rows(shard: Any, start: int, stop: int) -> Any:
     return structure.cut(shard, [start, stop])[0]
 
 
-def join_rows(pieces: list[Any]) -> Any:
+def _join_rows(pieces: list[Any]) -> Any:
     """Pieces of one kind as one."""
     first = pieces[0]
     if len(pieces) == 1:
@@ -113,7 +112,7 @@ def gather(cuts: bool, pieces: Iterable[Placed]) -> Iterator[Any]:
     if not ordered or not cuts:
         yield from ordered
     else:
-        yield join_rows(ordered)
+        yield _join_rows(ordered)
 
 
 def concat(pieces: list[Any], axis: int | str = 0) -> Any:

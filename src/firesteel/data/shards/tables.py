@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from firesteel.core.errors import PlanError, SchemaError, UnknownName
+from firesteel.data.quoting import quoted
 from firesteel.data.shards.kinds import check_columns, listed
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def _col(name: str) -> Column:
     """The column of exactly this name, also with a dot or a backtick in it."""
     from pyspark.sql import functions
 
-    return functions.col("`" + name.replace("`", "``") + "`")
+    return functions.col(quoted(name))
 
 
 def _with_place(df: DataFrame, name: str) -> DataFrame:

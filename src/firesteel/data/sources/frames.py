@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from firesteel.core.errors import SchemaError
 from firesteel.data.frame import path_of
-from firesteel.data.reading import make_reading, quoted
+from firesteel.data.quoting import quoted
+from firesteel.data.reading import make_reading
 from firesteel.data.sources.kinds import Asked, Frame
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from firesteel.core.errors import PlanError
 from firesteel.data.shards.kinds import check_columns, listed, type_name
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
-__all__ = ["Choice", "Wanted", "check_names", "choose", "dress"]
+__all__ = ["Choice", "Wanted", "check_names", "choose"]
 
 
 @dataclass(frozen=True)
@@ -123,13 +123,6 @@ def check_names(reader: str, names: Any) -> list[str]:
     if twice:
         raise PlanError(f"{reader}: duplicate names are not allowed: {listed(twice)}")
     return new_names
-
-
-def dress(choice: Choice, frame: pd.DataFrame) -> Any:
-    """A frame with its index, or the Series that it is squeezed to (task)."""
-    if choice.index_col is not None:
-        frame = frame.set_index(choice.index_col)
-    return frame.iloc[:, 0] if choice.squeeze and frame.shape[1] == 1 else frame
 
 
 def _positions(reader: str, usecols: Any, names: Sequence[str]) -> list[int]:

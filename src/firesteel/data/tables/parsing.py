@@ -17,8 +17,9 @@ import numpy as np
 
 from firesteel.core.errors import PlanError
 from firesteel.data.shards import XShards
+from firesteel.data.shards.frames import dress
 from firesteel.data.shards.kinds import listed
-from firesteel.data.tables.choice import Choice, Wanted, dress
+from firesteel.data.tables.choice import Choice, Wanted
 from firesteel.data.tables.dtypes import AS_WRITTEN, cast, kinds_of, one_dtype
 
 if TYPE_CHECKING:
@@ -265,7 +266,8 @@ def shards(form: Form, dtypes: Mapping[str, str], given: Iterable[Source]) -> It
         frame = pd.concat(full, ignore_index=counted)
         if form.choice is not None and form.choice.dtype is not None:
             frame = frame.astype(form.choice.dtype)  # categories that differ have become objects
-    yield frame if form.choice is None else dress(form.choice, frame)
+    choice = form.choice
+    yield frame if choice is None else dress(choice.squeeze, choice.index_col, None, frame)
 
 
 def _read(form: Form, source: Source, dtypes: Mapping[str, str]) -> pd.DataFrame:

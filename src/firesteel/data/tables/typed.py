@@ -11,8 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from firesteel.core.errors import PlanError
+from firesteel.data.quoting import quoted
 from firesteel.data.shards import XShards, frames
-from firesteel.data.tables.choice import Choice, dress
+from firesteel.data.tables.choice import Choice
 from firesteel.data.tables.pieces import in_order, measure, plan, said, spark_errors
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-__all__ = ["quoted", "to_shards"]
+__all__ = ["to_shards"]
 
 
 def to_shards(
@@ -70,11 +71,6 @@ def to_shards(
     return XShards(cells.mapPartitions(partial(_frames, choice.chosen, zone, finish)))
 
 
-def quoted(name: str) -> str:
-    """A column's name as Spark takes it, whatever is in it."""
-    return "`" + name.replace("`", "``") + "`"
-
-
 def _nothing(df: DataFrame, finish: Any) -> XShards:
     """One shard without rows, so that its columns can be seen."""
     return XShards(df.sparkSession.sparkContext.parallelize([finish(df.limit(0).toPandas())], 1))
@@ -83,9 +79,7 @@ def _nothing(df: DataFrame, finish: Any) -> XShards:
 def _finish(choice: Choice, objects: Sequence[str], times: Sequence[str], frame: pd.DataFrame) -> Any:
     """A frame as the user asked for it (task)."""
     frame = frame.astype({**dict.fromkeys(objects, object), **dict.fromkeys(times, "datetime64[ns]")})
-    if choice.dtype is not None:
-        frame = frame.astype(choice.dtype)
-    return dress(choice, frame)
+    return frames.dress(choice.squeeze, choice.index_col, choice.dtype, frame)
 
 
 def _to_cell(times: Sequence[int], batch: pa.RecordBatch) -> bytes:
@@ -94,10 +88,7 @@ def _to_cell(times: Sequence[int], batch: pa.RecordBatch) -> bytes:
     for number in times:
         moments = batch.column(number).cast(pa.timestamp("ns"))
         batch = batch.set_column(number, batch.schema.names[number], moments)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return, unused-ignore]
+    return frames.to_bytes(batch)
 
 
 def _frames(names: list[str], zone: str, finish: Any, cells: Iterable[tuple[int, Any]]) -> Iterator[Any]:

@@ -126,7 +126,7 @@ def _frame(spark: SparkSession, listing: Listing, wanted: StructType, compressio
     from pyspark.sql.functions import col
     from pyspark.sql.types import StringType, StructType
 
-    from firesteel.data.reading import quoted
+    from firesteel.data.quoting import quoted
 
     if not wanted.fields:
         raise SchemaError("the schema has no columns")

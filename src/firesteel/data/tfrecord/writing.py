@@ -167,7 +167,7 @@ def _run(df: DataFrame, writing: _Writing) -> list[list[str]]:
     """Write all files aside, and say which: where each is, and where it belongs, below the folder."""
     from pyspark.sql.functions import coalesce, col, lit
 
-    from firesteel.data.reading import quoted
+    from firesteel.data.quoting import quoted
 
     rows = df
     if writing.keys:

@@ -14,6 +14,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from firesteel.core.errors import PlanError, SchemaError
+from firesteel.data.quoting import quoted
 from firesteel.data.shards.kinds import check_columns, check_positive, listed, type_name
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class StringIndex:
         """The index as a dict of string to id, in order of ids (driver)."""
         from pyspark.sql import functions as F  # noqa: N812
 
-        table = self.df.select(F.col(_quoted(self.col_name)).alias("key"), F.col("id").alias("id")).toArrow()
+        table = self.df.select(F.col(quoted(self.col_name)).alias("key"), F.col("id").alias("id")).toArrow()
         pairs = zip(table.column("key").to_pylist(), table.column("id").to_pylist(), strict=True)
         return dict(sorted(pairs, key=lambda pair: pair[1]))
 
@@ -159,7 +160,7 @@ def encode_string(
                 df = _encode_lists(df, name, index, whole, sep, sort_for_array, keep_most_frequent)
             else:
                 df = _encode(df, name, index, whole)
-    return df.select(*map(_quoted, named))
+    return df.select(*map(quoted, named))
 
 
 def category_encode(
@@ -201,7 +202,7 @@ def _count(
     from pyspark.sql import functions as F  # noqa: N812
 
     values = [
-        _values(F.col(_quoted(name)).cast("string"), sep, target.name) for target in wanted for name in target.columns
+        _values(F.col(quoted(name)).cast("string"), sep, target.name) for target in wanted for name in target.columns
     ]
     # One row for each cell of each column, so that all columns are counted in one go.
     cells = df.select(F.explode(F.concat(*values)).alias("cell")).select("cell.*").where("value is not null")
@@ -332,7 +333,7 @@ def _encode(df: DataFrame, name: str, index: StringIndex, broadcast: bool) -> Da
     from pyspark.sql import functions as F  # noqa: N812
 
     left = df if broadcast else df.withColumn(_ROW, F.monotonically_increasing_id())
-    joined = _join(left, F.col(_quoted(name)), index, broadcast).withColumn(name, F.col(_ID)).drop(_ID, _KEY)
+    joined = _join(left, F.col(quoted(name)), index, broadcast).withColumn(name, F.col(_ID)).drop(_ID, _KEY)
     # A broadcast join leaves rows where they are; the other one does not.
     return joined if broadcast else joined.orderBy(_ROW).drop(_ROW)
 
@@ -342,13 +343,13 @@ def _encode_lists(
 ) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
-    column = F.col(_quoted(name))
+    column = F.col(quoted(name))
     others = [other for other in df.columns if other != name]
     numbered = df.withColumn(_ROW, F.monotonically_increasing_id())
     cells = numbered.select("*", F.posexplode_outer(_split(column, sep)).alias(_PLACE, "value of the cell"))
     joined = _join(cells, F.col("value of the cell"), index, broadcast)
     pairs = F.when(F.col(_PLACE).isNotNull(), F.struct(_PLACE, _ID))
-    firsts = [F.first(_quoted(other)).alias(other) for other in others]
+    firsts = [F.first(quoted(other)).alias(other) for other in others]
     rows = joined.groupBy(_ROW).agg(
         F.array_sort(F.collect_list(pairs)).alias(_ID), F.max(_PLACE).alias(_PLACE), *firsts
     )
@@ -362,18 +363,14 @@ def _join(df: DataFrame, key: Column, index: StringIndex, broadcast: bool) -> Da
     """The rows with their string's id beside them."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    right = index.df.select(F.col(_quoted(index.col_name)).alias(_KEY), F.col("id").alias(_ID))
+    right = index.df.select(F.col(quoted(index.col_name)).alias(_KEY), F.col("id").alias(_ID))
     right = F.broadcast(right) if broadcast else right
-    return df.join(right, key == F.col(_quoted(_KEY)), "left")
+    return df.join(right, key == F.col(quoted(_KEY)), "left")
 
 
 def _is_frame(df: object) -> bool:
     # Also Spark Connect's, whose class may not be importable here.
     return type(df).__name__ == "DataFrame" and type(df).__module__.startswith("pyspark.sql")
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def from_text(text: str, kind: str) -> dict[str, Any]:

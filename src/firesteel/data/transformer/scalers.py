@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -23,7 +24,7 @@ __all__ = ["MinMaxScaler", "StandardScaler"]
 _Statistics = dict[str, list[float | None]]
 
 
-class _Scaler:
+class _Scaler(ABC):
     """What both scalers share: columns, fitting, applying, JSON."""
 
     _parameters: ClassVar[tuple[str, ...]]
@@ -90,9 +91,9 @@ class _Scaler:
         scale = partial(_scale, names, isinstance(self.inputCol, str), self.outputCol, self._formula(known))
         return shards.transform_shard(scale)
 
+    @abstractmethod
     def _formula(self, known: Mapping[str, Any]) -> Callable[[Any], Any]:
         """What makes a ``(rows, columns)`` array of numbers scaled ones (task)."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         named = (f"{name}={getattr(self, name)!r}" for name in (*self._parameters, "inputCol", "outputCol"))

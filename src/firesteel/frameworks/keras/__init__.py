@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from firesteel.core.optimizers import OptimMethod
 from firesteel.core.program import Program
 from firesteel.core.spec import Batch
 
@@ -54,17 +55,81 @@ class KerasFramework:
         """Nothing here shards itself."""
         return False
 
+    def seed_process(self, seed: int) -> None:
+        """Let data creators of all ranks draw the same numbers."""
+        import keras
+
+        keras.utils.set_random_seed(seed % 2**32)
+
     def is_loader(self, source: object) -> bool:
         """A ``tf.data.Dataset`` or a ``keras.utils.PyDataset``."""
         from firesteel.frameworks.keras.stream import is_dataset
 
         return is_dataset(source)
 
+    # --- what the door asks of a model on the driver ---
+
+    def check_can_train(self, model: object) -> None:
+        """See ``program.check_can_train``."""
+        from firesteel.frameworks.keras.program import check_can_train
+
+        check_can_train(model)
+
+    def make_model(self, content: Any) -> Any:
+        """A model of its own, from a program's content."""
+        from firesteel.frameworks.keras.program import make_model
+
+        return make_model(content)
+
     def input_range(self, model: object) -> tuple[int, int | None]:
         """See ``program.input_range``."""
         from firesteel.frameworks.keras.program import input_range
 
         return input_range(model)
+
+    def input_names(self, model: object) -> list[str] | None:
+        """See ``program.input_names``."""
+        from firesteel.frameworks.keras.program import input_names
+
+        return input_names(model)
+
+    def pack_state(self, model: object, *, with_optimizer: bool = True) -> dict[str, bytes]:
+        """See ``state.pack_state``."""
+        from firesteel.frameworks.keras.state import pack_state
+
+        return pack_state(model, with_optimizer=with_optimizer)
+
+    def load_state(self, model: object, state: dict[str, bytes]) -> None:
+        """See ``state.load_state``."""
+        from firesteel.frameworks.keras.state import load_state
+
+        load_state(model, state)
+
+    def figures(self) -> Any:
+        """A model's loss and metrics as one metric of ours; see ``figures``."""
+        from firesteel.frameworks.keras.figures import KerasFigures
+
+        return KerasFigures()
+
+    def values(self, model: object, figures: Any) -> dict[str, Any]:
+        """What measured figures come to, by their names in Keras."""
+        from firesteel.frameworks.keras.feeding import build_metrics
+
+        build_metrics(model, figures.about)
+        found: dict[str, Any] = figures.values(model)
+        return found
+
+    def optimizer(self, method: OptimMethod) -> Any:
+        """One of our optimizers as a Keras one."""
+        from firesteel.frameworks.keras.optimizers import build
+
+        return build(method)
+
+    def travelling(self, data: object, model: object, seed: int) -> object:
+        """A ``tf.data.Dataset`` as something that can leave this process; other data as it is."""
+        from firesteel.frameworks.keras.stream import travelling
+
+        return travelling(data, model, seed)
 
 
 framework = KerasFramework()

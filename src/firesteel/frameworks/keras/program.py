@@ -8,18 +8,31 @@ the other end must choose Keras's backend before it imports Keras.
 from __future__ import annotations
 
 import inspect
+import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import cloudpickle
 import keras
+import numpy as np
 
-from firesteel.core.errors import PlanError
+from firesteel.core.errors import PlanError, UnsupportedError
 from firesteel.core.plan import Clipping
 from firesteel.core.program import Program
+from firesteel.frameworks.keras.sealed import Sealed
 
-__all__ = ["KerasContent", "capture", "input_names", "input_range", "is_model", "make_model", "output_names"]
+__all__ = [
+    "KerasContent",
+    "capture",
+    "check_can_train",
+    "input_names",
+    "input_range",
+    "is_model",
+    "make_model",
+    "output_names",
+    "seeded",
+]
 
 
 @dataclass(frozen=True)
@@ -27,7 +40,7 @@ class KerasContent:
     """What travels. ``recipe`` is opened only where Keras runs on ``backend``."""
 
     backend: str
-    recipe: bytes = field(repr=False)
+    recipe: Sealed = field(repr=False)
     class_weight: dict[int, float] | None = None
     clipping: Clipping | None = None
     seed: int = 0
@@ -44,13 +57,23 @@ def capture(
     config: dict[str, Any] | None = None,
     class_weight: dict[int, float] | None = None,
     clipping: Clipping | None = None,
+    metrics: Any = None,
     seed: int = 0,
 ) -> Program:
-    """The program of a compiled model, or of a ``model_creator(config)``; ``PlanError`` where it cannot travel."""
+    """The program of a compiled model, or of a ``model_creator(config)``; ``PlanError`` where it cannot travel.
+
+    Args:
+        model: the model, or the creator.
+        config: for a creator.
+        class_weight: class index → weight of its rows.
+        clipping: of a step's gradient, before the optimizer's own.
+        metrics: in the place of those that the model was compiled with.
+        seed: of weights that are made elsewhere.
+    """
     if is_model(model):
-        recipe = cloudpickle.dumps(("model", _serialized(model), _own_objects(model)))
+        recipe = Sealed(("model", _serialized(model), _own_objects(model), _own_objects_in(metrics), metrics))
     elif callable(model):
-        recipe = cloudpickle.dumps(("creator", model, dict(config or {})))
+        recipe = Sealed(("creator", model, dict(config or {}), {}, metrics))
     else:
         raise PlanError(f"a Keras model or model_creator(config) is needed, not {type(model).__qualname__}")
     content = KerasContent(keras.backend.backend(), recipe, class_weight, clipping, seed)
@@ -59,15 +82,48 @@ def capture(
 
 def make_model(content: KerasContent) -> keras.Model:
     """The model of this content, compiled as it was."""
-    kind, what, more = cloudpickle.loads(content.recipe)
-    if kind == "model":
-        with keras.saving.custom_object_scope(more):
+    kind, what, more, own, metrics = content.recipe.open()
+    with seeded(content.seed), keras.saving.custom_object_scope({**(more if kind == "model" else {}), **own}):
+        if kind == "model":
             made: Any = keras.saving.deserialize_keras_object(what, safe_mode=False)
-        return made
-    keras.utils.set_random_seed(content.seed % 2**32)
-    made = what(more)
+        else:
+            made = _created(what, more)
+        if metrics is not None:
+            made.compile(**{**made._compile_config.config, "metrics": metrics})
+    return made
+
+
+def check_can_train(model: Any) -> None:
+    """Say what is missing for a fit of this model."""
+    if type(model).train_step is not keras.Model.train_step:
+        raise UnsupportedError(
+            f"{type(model).__qualname__} has its own train_step, which cannot be shared by replicas: put what it does "
+            f"into compute_loss(), compute_metrics() and call()"
+        )
+    if model.optimizer is None:
+        raise PlanError("fit needs an optimizer: compile the model with one")
+    if model.built and not model.trainable_variables:
+        raise PlanError("the model has no trainable weights: there is nothing to train")
+    if model._compile_loss is None and type(model).compute_loss is keras.Model.compute_loss:
+        raise PlanError("fit needs a loss: compile the model with one")
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """What draws numbers in here draws those of ``seed``. Python's and NumPy's own generators stay as they were."""
+    before, numpy_before = random.getstate(), np.random.get_state()
+    keras.utils.set_random_seed(seed % 2**32)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(numpy_before)
+
+
+def _created(creator: Any, config: dict[str, Any]) -> Any:
+    made = creator(config)
     if not is_model(made):
-        raise PlanError(f"model_creator returned {type(made).__qualname__}, not a Keras model")
+        raise PlanError(f"model_creator must return a compiled Keras model, not {type(made).__qualname__}")
     if not made.compiled:
         raise PlanError(
             "model_creator returned a model that is not compiled; call model.compile(optimizer, loss) in it"
@@ -98,6 +154,7 @@ def output_names(model: Any) -> list[str] | None:
 def _serialized(model: Any) -> dict[str, Any]:
     if not model.compiled:
         raise PlanError("the Keras model is not compiled; call model.compile(optimizer, loss) first")
+    _check_remade(model._compile_config.config)
     try:
         found: dict[str, Any] = keras.saving.serialize_keras_object(model)
     except NotImplementedError as error:
@@ -108,15 +165,40 @@ def _serialized(model: Any) -> dict[str, Any]:
     return found
 
 
+def _check_remade(parts: Any) -> None:
+    """``PlanError`` for a loss, metric or optimizer of the user's own that cannot be made again elsewhere."""
+    for part in _leaves(parts):
+        if inspect.isfunction(part) or not _is_own(type(part)) or not hasattr(part, "get_config"):
+            continue
+        name = type(part).__qualname__
+        try:
+            type(part).from_config(part.get_config())
+        except (TypeError, NotImplementedError) as error:
+            raise PlanError(
+                f"{name} cannot be made again from its configuration: let get_config() return what __init__ takes (and "
+                f"__init__ take name and dtype), or pass model_creator=. Python says: {error}"
+            ) from error
+
+
 def _own_objects(model: Any) -> dict[str, Any]:
     """Classes and functions that the configuration names and Keras does not bring along."""
     found: dict[str, Any] = dict(keras.saving.get_custom_objects())
-    for part in _parts(model):
+    found |= _own_objects_in(list(_parts(model)))
+    return found
+
+
+def _own_objects_in(parts: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for part in _leaves(parts):
         target = part if inspect.isfunction(part) or inspect.isclass(part) else type(part)
-        if not str(target.__module__).startswith(("keras.", "builtins")):
+        if _is_own(target):
             found[target.__name__] = target
             found[keras.saving.get_registered_name(target)] = target
     return found
+
+
+def _is_own(target: Any) -> bool:
+    return not str(target.__module__).startswith(("keras.", "builtins", "firesteel.frameworks."))
 
 
 def _parts(model: Any) -> Iterator[Any]:

@@ -17,11 +17,14 @@ import numpy.typing as npt
 from firesteel.core.errors import PlanError, UnsupportedError
 from firesteel.core.program import Program
 from firesteel.core.spec import Batch, rows_of
-from firesteel.frameworks.keras.figures import KerasFigures, read_states
-from firesteel.frameworks.keras.program import KerasContent, input_names, make_model, output_names
-from firesteel.frameworks.keras.state import header_of, load_model, load_optimizer, pack_model, pack_optimizer
+from firesteel.frameworks.keras.feeding import features, labels, shapes_of
+from firesteel.frameworks.keras.figures import Accounts, KerasFigures, check_adds_up, own_metrics
+from firesteel.frameworks.keras.program import KerasContent, check_can_train, make_model, output_names, seeded
+from firesteel.frameworks.keras.reduction import Reduction
+from firesteel.frameworks.keras.state import load_state, pack_state
+from firesteel.frameworks.keras.variables import numpy_of
 
-__all__ = ["KerasReplica", "build", "build_metrics"]
+__all__ = ["KerasReplica"]
 
 Array = npt.NDArray[Any]
 
@@ -38,11 +41,13 @@ class KerasReplica:
         self.scheduler = None
         self.loss_function = None
         self._steps: Any = None
+        self._accounts = Accounts(self.model)
+        self._reduction: Reduction | None = None
         self._inputs: list[list[Any]] | None = None
-        self._state = program.state
         self._last: tuple[Batch, float] | None = None
         self._flats: list[Array] = []
         self._marked = 0
+        self._adds_up = False
         if program.state is not None:
             self.load(program.state)
 
@@ -56,52 +61,52 @@ class KerasReplica:
     def forward(self, batch: Batch) -> dict[str, Any]:
         """Outputs in inference mode; see ``Replica``."""
         self.prepare(batch)
-        return _named(self._steps.forward(self._features(batch)), output_names(self.model))
+        return _named(self._steps.forward(features(self.model, batch)), output_names(self.model))
 
     def measure(self, batch: Batch, metrics: Mapping[str, Any]) -> None:
         """Add these rows to the model's loss and metrics; all figures are Keras's own. See ``Replica``."""
-        self.prepare(batch)
+        self.adopt(metrics)
         for metric in metrics.values():
             if isinstance(metric, KerasFigures):
-                about = [[name, v.dtype.str, list(v.shape[1:])] for name, v in batch.items()]
-                metric.measure(self.model, lambda: self._steps.test(*self._whole(batch)), about)
+                self.prepare(batch)
+                metric.about = shapes_of(batch)
+                self._accounts.enter(metric)
+                self._check_metrics(batch)
+                self._steps.test(*self._whole(batch))
+
+    def adopt(self, metrics: Mapping[str, Any]) -> None:
+        """Let figures that have seen no row yet be of this model all the same."""
+        for metric in metrics.values():
+            if isinstance(metric, KerasFigures):
+                metric.accounts = self._accounts
 
     def load(self, state: dict[str, bytes]) -> None:
         """Take over weights, and the optimizer's state if it is there."""
-        if not self.model.built:
-            inputs = header_of(state["model"]).get("inputs")
-            if inputs is None:
-                raise PlanError("the model is not built, and its saved state does not say what its inputs look like")
-            build(self.model, inputs)
-        load_model(self.model, state["model"])
-        if "optimizer" in state and self.model.optimizer is not None:
-            self.model.optimizer.build(self.model.trainable_variables)
-            load_optimizer(self.model.optimizer, state["optimizer"])
+        load_state(self.model, state)
 
     def prepare(self, batch: Batch) -> None:
         """Build what needs a batch to be built, once; rows do not matter, only shapes."""
         if self._steps is not None:
             return
         one = {name: np.zeros((1, *values.shape[1:]), values.dtype) for name, values in batch.items()}
-        self._inputs = [[name, v.dtype.str, list(v.shape[1:])] for name, v in batch.items() if name[0] == "x"]
+        self._inputs = shapes_of(batch, "x")
         x, y, w = self._whole(one)
         if not self.model.built:
-            self.model(x)  # by a call, as Keras itself does: the model may be of any class
+            with seeded(self._content.seed):
+                self.model(x)  # by a call, as Keras itself does: the model may be of any class
         if y is not None and self.model.compiled:
-            self.model._symbolic_build(data_batch=(x, y, w))
-        self._steps = _steps(self._content, self.model)
+            try:
+                self.model._symbolic_build(data_batch=(x, y, w))
+            except (TypeError, ValueError) as error:
+                raise PlanError(_misfit(self.model, x, y, error)) from error
+        self._reduction = Reduction.of(self.model)
+        self._steps = _steps(self._content, self.model, self._members(), self._reduction)
 
     # --- learning ---
 
     def start(self, state: dict[str, bytes] | None) -> None:
         """See ``Trainable``. What depends on the data's shapes waits for ``prepare``."""
-        if type(self.model).train_step is not keras.Model.train_step:
-            raise UnsupportedError(
-                f"{type(self.model).__qualname__} has its own train_step, which cannot be shared by replicas: put what "
-                f"it does into compute_loss(), compute_metrics() and call()"
-            )
-        if self.model._compile_loss is None and type(self.model).compute_loss is keras.Model.compute_loss:
-            raise PlanError("fit needs a loss: compile the model with one")
+        check_can_train(self.model)
 
     def go_native(self) -> bool:
         """Keras has no collective of its own here."""
@@ -111,7 +116,7 @@ class KerasReplica:
         """Make dropout and other random layers a function of these numbers."""
         first, second = (hash((*numbers, place)) & 0x7FFFFFFF for place in (0, 1))
         for variable in self._seeds():
-            variable.assign(np.array([first, second], dtype=np.uint32))
+            variable.assign(np.array([first, second], dtype=variable.dtype))
 
     def backward(self, batch: Batch, share: float) -> float | None:
         """Gradients of these rows' loss times ``share``; see ``Trainable``."""
@@ -123,14 +128,21 @@ class KerasReplica:
             for flat in self._flats:
                 flat[:] = 0
             return None
+        self._accounts.enter(None)
+        self._check_metrics(batch)
         loss, gradients = self._steps.backward(*self._whole(batch), share)
-        for flat, members in zip(self._flats, self._members(), strict=True):
-            np.concatenate([gradients[place] for place in members], out=flat)
+        for flat, found in zip(self._flats, gradients, strict=True):
+            np.copyto(flat, found)
         return loss
 
     def mass(self, batch: Batch) -> float | None:
-        """Keras divides by the number of rows, whatever their weights."""
-        return None
+        """Keras divides by the number of rows, whatever their weights, unless the loss was told otherwise."""
+        self.prepare(batch)
+        assert self._reduction is not None
+        if not self._reduction.is_by_weight:
+            return None
+        weights = self._row_weights(batch, labels(self.model, batch))
+        return float(rows_of(batch) if weights is None else weights.sum())
 
     def again(self) -> None:
         """Run the last backward once more."""
@@ -143,12 +155,7 @@ class KerasReplica:
 
     def update(self, again: Callable[[], None] | None = None) -> None:
         """Apply the agreed gradients with the model's own optimizer."""
-        parts: list[Any] = [None] * len(self.model.trainable_variables)
-        for flat, members in zip(self._flats, self._members(), strict=True):
-            sizes = [int(np.prod(self.model.trainable_variables[place].shape)) for place in members]
-            for place, part in zip(members, np.split(flat, np.cumsum(sizes)[:-1]), strict=True):
-                parts[place] = part
-        self._steps.update(parts)
+        self._steps.update(self._flats)
 
     def bounds(self, rank: int, size: int) -> list[tuple[int, int]] | None:
         """A Keras optimizer works on whole variables."""
@@ -158,8 +165,7 @@ class KerasReplica:
         """Trainable weights as flat buffers."""
         variables = self.model.trainable_variables
         return [
-            np.concatenate([np.asarray(variables[place]).reshape(-1) for place in members])
-            for members in self._members()
+            np.concatenate([numpy_of(variables[place]).reshape(-1) for place in members]) for members in self._members()
         ]
 
     def load_weights(self, weights: Sequence[Array]) -> None:
@@ -172,7 +178,7 @@ class KerasReplica:
 
     def buffers(self) -> list[Array]:
         """Running means and the like, as float64 copies."""
-        return [np.asarray(v).astype(np.float64).reshape(-1) for v in self._running()]
+        return [numpy_of(v).astype(np.float64).reshape(-1) for v in self._running()]
 
     def load_buffers(self, buffers: Sequence[Array]) -> None:
         """Take over what ``buffers`` gave."""
@@ -181,30 +187,33 @@ class KerasReplica:
 
     def frozen(self) -> list[Array]:
         """Everything of the weights that no gradient reaches, as bytes."""
-        found = [np.ascontiguousarray(np.asarray(v)) for v in self.model.non_trainable_weights]
+        found = [np.ascontiguousarray(numpy_of(v)) for v in self.model.non_trainable_weights]
         return [array.reshape(-1).view(np.uint8).copy() for array in found if array.size]
 
     def load_frozen(self, values: Sequence[Array]) -> None:
         """Take over what ``frozen`` gave."""
         variables = [v for v in self.model.non_trainable_weights if np.prod(v.shape)]
         for variable, data in zip(variables, values, strict=True):
-            own = np.asarray(variable)
+            own = numpy_of(variable)
             variable.assign(np.frombuffer(data.tobytes(), own.dtype).reshape(own.shape))
 
     def state(self, slices: Sequence[bytes] | None = None) -> dict[str, bytes]:
         """Everything needed to go on elsewhere."""
-        found = {"model": pack_model(self.model, self._inputs)}
-        if self.model.optimizer is not None and self.model.optimizer.built:
-            found["optimizer"] = pack_optimizer(self.model.optimizer)
-        return found
+        return pack_state(self.model, self._inputs)
 
     @property
     def learning_rate(self) -> float:
         """The rate of the next update."""
-        return float(np.asarray(self.model.optimizer.learning_rate))
+        prepare = getattr(self.model.optimizer, "prepare_update", None)
+        if prepare is not None:  # one of ours, whose rate is a Python function of the update's number
+            prepare()
+        return float(numpy_of(self.model.optimizer.learning_rate))
 
     def schedule(self, event: str, figures: Mapping[str, float] | None = None) -> None:
-        """Keras's schedules count the optimizer's own updates."""
+        """Keras's schedules count the optimizer's own updates; one of ours may want to see an epoch's figures."""
+        observe = getattr(self.model.optimizer, "observe", None)
+        if event == "epoch" and observe is not None:
+            observe(figures or {})
 
     def follow(self, group: Any) -> None:
         """What callbacks did to the model on rank 0 reaches all: the learning rate, and weights that were changed."""
@@ -235,23 +244,40 @@ class KerasReplica:
 
     def tally(self) -> list[Array]:
         """The states of loss and metrics since the epoch began: they add up over replicas."""
-        return read_states(self.model)
+        return self._accounts.training()
+
+    def load_tally(self, tallies: Sequence[Sequence[Array]]) -> None:
+        """Go on from the sum of these; from nothing where there are none."""
+        found = KerasFigures.of(tallies).parts
+        if found and self._steps is not None:
+            self._accounts.load_training(found)
 
     def figures(self, tallies: Sequence[Sequence[Array]]) -> dict[str, float]:
         """What they come to, all replicas together; the states start anew."""
-        found = KerasFigures.of(tallies).result(self.model)
+        self._accounts.enter(None)
+        found = KerasFigures.of(tallies).values(self.model)
         self.model.reset_metrics()
         return found
+
+    def _check_metrics(self, batch: Batch) -> None:
+        """Once, on the first rows that can be halved, where there is a metric that Keras does not vouch for."""
+        rows = rows_of(batch)
+        if self._adds_up or rows < 2:
+            return
+        self._adds_up = True
+        if own_metrics(self.model):
+
+            def run(part: slice) -> None:
+                self._steps.test(*self._whole({name: values[part] for name, values in batch.items()}))
+
+            check_adds_up(self.model, run, rows)
 
     # --- feeding ---
 
     def _whole(self, batch: Batch) -> tuple[Any, Any, Any]:
         """Inputs, labels and row weights as Keras takes them."""
-        y = _structure(batch, "y", output_names(self.model))
-        return self._features(batch), y, self._row_weights(batch, y)
-
-    def _features(self, batch: Batch) -> Any:
-        return _structure(batch, "x", input_names(self.model))
+        y = labels(self.model, batch)
+        return features(self.model, batch), y, self._row_weights(batch, y)
 
     def _row_weights(self, batch: Batch, y: Any) -> Any:
         weights = batch["w"].reshape(-1).astype(np.float32) if "w" in batch else None
@@ -272,8 +298,6 @@ class KerasReplica:
         found: dict[str, list[int]] = {}
         for place, variable in enumerate(self.model.trainable_variables):
             found.setdefault(str(variable.dtype), []).append(place)
-        if not found:
-            raise PlanError("the model has no trainable weights: there is nothing to train")
         return list(found.values())
 
     def _groups(self) -> list[tuple[str, int]]:
@@ -292,41 +316,20 @@ class KerasReplica:
         return list(found.values())
 
     def _seeds(self) -> list[Any]:
-        known = {id(v) for v in self.model.weights}
-        return [
-            v for v in self.model.non_trainable_variables
-            if id(v) not in known and str(v.dtype) == "uint32" and tuple(v.shape) == (2,)
-        ]  # fmt: skip
+        layers = self.model._flatten_layers()
+        return [each.state for layer in layers for each in getattr(layer, "_seed_generators", ())]
 
 
-def build(model: Any, inputs: Sequence[Sequence[Any]]) -> None:
-    """Build a model for inputs of these names, dtypes and shapes."""
-    batch = {name: np.zeros((1, *shape), dtype) for name, dtype, shape in inputs}
-    model(_structure(batch, "x", input_names(model)))
+def _misfit(model: Any, x: Any, y: Any, error: Exception) -> str:
+    def described(tree: Any) -> str:
+        return ", ".join(f"{each.dtype} {list(each.shape[1:])}" for each in keras.tree.flatten(tree))
 
-
-def build_metrics(model: Any, about: Sequence[Sequence[Any]]) -> None:
-    """Build a model's metrics as they are after rows of these names, dtypes and shapes."""
-    batch = {name: np.zeros((1, *shape), dtype) for name, dtype, shape in about}
-    x, y = (_structure(batch, letter, None) for letter in "xy")
-    if not model.built:
-        model(x)
-    weights = np.ones(1, np.float32) if "w" in batch else None
-    model._symbolic_build(data_batch=(x, y, weights))
-
-
-def _structure(batch: Batch, letter: str, names: Sequence[str] | None) -> Any:
-    """An array, a list of them, or a dict by name; ``None`` where there is none."""
-    named = {name[2:]: _float(value) for name, value in batch.items() if name.startswith(f"{letter}.")}
-    if named:
-        return named
-    listed = [_float(batch[name]) for name in batch if name[0] == letter and name[1:].isdigit()]
-    return None if not listed else listed[0] if len(listed) == 1 else listed
-
-
-def _float(values: Array) -> Array:
-    """Real numbers in Keras's own precision, as its data adapters have them."""
-    return values.astype(keras.config.floatx()) if values.dtype.kind == "f" else values
+    outputs = ", ".join(str(list(each.shape[1:])) for each in getattr(model, "outputs", None) or [])
+    loss = getattr(model.loss, "__name__", None) or getattr(model.loss, "name", None) or model.loss
+    return (
+        f"labels ({described(y)} a row) do not fit the loss {loss!r} of the model's outputs "
+        f"({outputs or 'of unknown shape'}) for inputs ({described(x)} a row). Keras says: {str(error).splitlines()[0]}"
+    )
 
 
 def _named(output: Any, names: Sequence[str] | None) -> dict[str, Any]:
@@ -338,9 +341,19 @@ def _named(output: Any, names: Sequence[str] | None) -> dict[str, Any]:
     return {"prediction": output}
 
 
-def _steps(content: KerasContent, model: Any) -> Any:
+def _steps(content: KerasContent, model: Any, groups: list[list[int]], reduction: Reduction) -> Any:
     if content.backend == "tensorflow":
         from firesteel.frameworks.keras.tensorflow import TensorFlowSteps
 
-        return TensorFlowSteps(model, content.clipping)
-    raise UnsupportedError(f"Keras on {content.backend} cannot be used yet; start Python with KERAS_BACKEND=tensorflow")
+        return TensorFlowSteps(model, groups, reduction.weigh, content.clipping)
+    if content.backend == "torch":
+        from firesteel.frameworks.keras.torch import TorchSteps
+
+        return TorchSteps(model, groups, reduction.weigh, content.clipping)
+    if content.backend == "jax":
+        from firesteel.frameworks.keras.jax import JaxSteps
+
+        return JaxSteps(model, groups, reduction.weigh, content.clipping)
+    raise UnsupportedError(
+        f"Keras on {content.backend} cannot be used here; start Python with KERAS_BACKEND=tensorflow, torch or jax"
+    )

@@ -10,37 +10,44 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from firesteel.core.errors import CheckpointError
+from firesteel.core.errors import CheckpointError, PlanError
+from firesteel.frameworks.keras.feeding import build
+from firesteel.frameworks.keras.variables import numpy_of
 
-__all__ = ["header_of", "load_model", "load_optimizer", "pack_model", "pack_optimizer"]
-
-
-def pack_model(model: Any, inputs: Any = None) -> bytes:
-    """All weights of a model, and ``inputs``, by which one that is not built yet can be."""
-    return _pack(model.weights, {"inputs": inputs})
+__all__ = ["load_state", "pack_state"]
 
 
-def pack_optimizer(optimizer: Any) -> bytes:
-    """All variables of an optimizer: moments, iterations, the learning rate."""
-    return _pack(optimizer.variables, {"class": type(optimizer).__name__})
+def pack_state(model: Any, inputs: Any = None, *, with_optimizer: bool = True) -> dict[str, bytes]:
+    """A model's weights, with ``inputs``, by which one that is not built yet can be; the optimizer's variables."""
+    found = {"model": _pack(model.weights, {"inputs": inputs})}
+    if with_optimizer and model.optimizer is not None and model.optimizer.built:
+        found["optimizer"] = _pack(model.optimizer.variables, {"class": type(model.optimizer).__name__})
+    return found
 
 
-def header_of(data: bytes) -> dict[str, Any]:
-    """What ``pack_model`` was told beside the weights."""
+def load_state(model: Any, state: dict[str, bytes]) -> None:
+    """Put a packed state into a model and its optimizer; one that it does not fit stays as it was."""
+    if not model.built:
+        inputs = _header(state["model"]).get("inputs")
+        if inputs is None:
+            raise PlanError("the model is not built, and its saved state does not say what its inputs look like")
+        build(model, inputs)
+    weights = _fitting(model.weights, state["model"], "these weights are of another model")
+    slots: list[tuple[Any, Any]] = []
+    if "optimizer" in state and model.optimizer is not None:
+        if not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        what = "the optimizer's state is that of another optimizer"
+        slots = _fitting(model.optimizer.variables, state["optimizer"], what)
+    for variable, array in (*weights, *slots):
+        variable.assign(array)
+
+
+def _header(data: bytes) -> dict[str, Any]:
     size = int.from_bytes(data[:8], "little")
     text = json.loads(data[8 : 8 + size]).get("__metadata__", {}).get("firesteel", "{}")
     found: dict[str, Any] = json.loads(text)
     return found
-
-
-def load_model(model: Any, data: bytes) -> None:
-    """Put packed weights into a model that is built; one that they do not fit stays as it was."""
-    _load(model.weights, data, "these weights are of another model")
-
-
-def load_optimizer(optimizer: Any, data: bytes) -> None:
-    """Put a packed state into an optimizer that is built."""
-    _load(optimizer.variables, data, "the optimizer's state is that of another optimizer")
 
 
 def _pack(variables: Sequence[Any], note: dict[str, Any]) -> bytes:
@@ -48,7 +55,7 @@ def _pack(variables: Sequence[Any], note: dict[str, Any]) -> bytes:
     return save(arrays, {"firesteel": json.dumps(note)})
 
 
-def _load(variables: Sequence[Any], data: bytes, what: str) -> None:
+def _fitting(variables: Sequence[Any], data: bytes, what: str) -> list[tuple[Any, Any]]:
     try:
         found = load(data)
     except SafetensorError as error:
@@ -57,10 +64,9 @@ def _load(variables: Sequence[Any], data: bytes, what: str) -> None:
     shapes, own = [array.shape for array in arrays], [tuple(variable.shape) for variable in variables]
     if shapes != own:
         raise CheckpointError(f"{what}: {len(arrays)} variables {shapes[:4]}… where there are {len(own)} {own[:4]}…")
-    for variable, array in zip(variables, arrays, strict=True):
-        variable.assign(array)
+    return list(zip(variables, arrays, strict=True))
 
 
 def _numpy(variable: Any) -> Any:
-    value = variable.numpy() if hasattr(variable, "numpy") else np.asarray(variable)
+    value = numpy_of(variable)
     return value.astype(np.float32) if str(value.dtype) == "bfloat16" else value

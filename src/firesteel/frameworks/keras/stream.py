@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -10,21 +11,26 @@ import numpy as np
 from firesteel.core.errors import UnsupportedError
 from firesteel.core.spec import Batch, batch_of
 
-__all__ = ["is_dataset", "stream"]
+__all__ = ["is_dataset", "stream", "travelling"]
 
 
 def is_dataset(source: object) -> bool:
     """A ``tf.data.Dataset`` or a ``keras.utils.PyDataset``."""
-    names = {(cls.__module__.partition(".")[0], cls.__name__) for cls in type(source).__mro__}
-    return bool(names & {("tensorflow", "DatasetV2"), ("keras", "PyDataset")})
+    return _is_named(source, "tensorflow", "DatasetV2") or _is_named(source, "keras", "PyDataset") or _is_packed(source)
 
 
 def stream(
     source: Any, batch_size: int | None, epoch: int, has_labels: bool = True, inputs: int = 1
 ) -> Iterator[Batch]:
     """Batches in the source's own order."""
-    if _is_named(source, "keras", "PyDataset"):
-        elements: Iterable[Any] = (source[place] for place in range(len(source)))
+    if _is_packed(source):
+        source = source.unpack()
+    if _is_named(source, "tensorflow", "DatasetV2"):
+        from firesteel.frameworks.keras.dataset import iterate
+
+        elements: Iterable[Any] = iterate(source, epoch)
+    elif _is_named(source, "keras", "PyDataset"):
+        elements = _pydataset(source)
     elif isinstance(source, tuple) and all(isinstance(part, (np.ndarray, list, dict)) for part in source):
         elements = _cut(source, batch_size or 32)
     elif isinstance(source, Iterable):
@@ -36,6 +42,39 @@ def stream(
         )
     for element in elements:
         yield as_batch(element, has_labels, inputs)
+
+
+def travelling(data: Any, model: Any, seed: int) -> Any:
+    """A ``tf.data.Dataset`` as its graph: of batches, or a creator of batches where its elements are rows."""
+    if not _is_named(data, "tensorflow", "DatasetV2"):
+        return data
+    from firesteel.frameworks.keras.dataset import PackedDataset, RowsOf
+
+    packed = PackedDataset(data, seed)
+    return RowsOf(packed) if _has_rows(data.element_spec, model) else packed
+
+
+def _has_rows(element: Any, model: Any) -> bool:
+    """Whether an element is one row: it has one axis less than what the model takes."""
+    inputs = getattr(model, "inputs", None)
+    if not inputs:
+        return False  # a model that has not been told is fed as Keras would feed it: by batches
+    features = element[0] if isinstance(element, tuple) else element
+    if isinstance(features, dict):
+        by_name = {tensor.name: tensor for tensor in inputs}
+        wanted, given = next(((by_name[n], s) for n, s in features.items() if n in by_name), (None, None))
+    else:
+        given = features[0] if isinstance(features, (tuple, list)) else features
+        wanted = inputs[0]
+    if wanted is None or given is None or given.shape.rank is None:
+        return False
+    return bool(given.shape.rank == len(wanted.shape) - 1)
+
+
+def _pydataset(source: Any) -> Iterator[Any]:
+    for place in count() if source.num_batches is None else range(source.num_batches):
+        yield source[place]
+    source.on_epoch_end()
 
 
 def as_batch(element: Any, has_labels: bool, inputs: int = 1) -> Batch:
@@ -52,6 +91,10 @@ def as_batch(element: Any, has_labels: bool, inputs: int = 1) -> Batch:
 
 def _array(value: Any) -> Any:
     return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
+
+
+def _is_packed(value: object) -> bool:
+    return hasattr(value, "unpack") and type(value).__module__ == "firesteel.frameworks.keras.dataset"
 
 
 def _is_named(value: object, package: str, name: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from firesteel.core.plan import Clipping
@@ -18,26 +17,38 @@ class TensorFlowSteps:
 
     Args:
         model: a compiled model, built.
+        groups: places of the trainable variables in each flat buffer.
+        weigh: ``(loss of the rows, losses of the layers, share) -> what is differentiated``.
         clipping: of the summed gradient, before the optimizer's own.
     """
 
-    def __init__(self, model: Any, clipping: Clipping | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        groups: Sequence[Sequence[int]],
+        weigh: Callable[[Any, Any, Any], Any],
+        clipping: Clipping | None = None,
+    ) -> None:
         self._model = model
+        self._groups = groups
+        self._weigh = weigh
         self._clipping = clipping
         self._variables = list(model.trainable_variables)
-        self._backward = self._compiled(self._run_backward)
+        # Where outputs have losses of their own, Keras weighs their figures by rows that it must see in the shapes.
+        is_relaxed = not getattr(getattr(model, "_compile_loss", None), "metrics", None)
+        self._backward = self._compiled(self._run_backward, is_relaxed)
         self._update = self._compiled(self._run_update)
-        self._test = self._compiled(self._run_test)
+        self._test = self._compiled(self._run_test, is_relaxed)
         self._forward = self._compiled(self._run_forward)
 
     def backward(self, x: Any, y: Any, w: Any, share: float) -> tuple[float, list[Any]]:
-        """The mean loss of these rows, and the gradients of ``share`` times it, one for each trainable variable."""
-        loss, gradients = self._backward(*_tensors((x, y, w)), tf.constant(share, tf.float32))
-        return float(loss), [gradient.numpy() for gradient in gradients]
+        """The mean loss of these rows, and the gradients of ``share`` times it as flat arrays, one for each group."""
+        loss, flats = self._backward(*_tensors((x, y, w)), tf.constant(share, tf.float32))
+        return float(loss), [flat.numpy() for flat in flats]
 
-    def update(self, gradients: Sequence[Any]) -> None:
+    def update(self, flats: Sequence[Any]) -> None:
         """One update by the model's own optimizer."""
-        self._update([tf.constant(gradient) for gradient in gradients])
+        self._update([tf.constant(flat) for flat in flats])
 
     def test(self, x: Any, y: Any, w: Any) -> None:
         """Loss and metrics of these rows, added to the model's own states."""
@@ -47,11 +58,11 @@ class TensorFlowSteps:
         """Outputs in inference mode."""
         return tf.nest.map_structure(lambda output: output.numpy(), self._forward(_tensors(x)))
 
-    def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _compiled(self, function: Callable[..., Any], is_relaxed: bool = True) -> Callable[..., Any]:
         if self._model.run_eagerly:
             return function
         made: Callable[..., Any] = tf.function(
-            function, reduce_retracing=True, jit_compile=bool(self._model.jit_compile) or None
+            function, reduce_retracing=is_relaxed, jit_compile=bool(self._model.jit_compile) or None
         )
         return made
 
@@ -70,18 +81,25 @@ class TensorFlowSteps:
         with tf.GradientTape() as tape:
             output = self._call(x, True)
             loss = self._loss(x, y, output, w, True)
-            scaled = model.optimizer.scale_loss(loss * tf.cast(share, loss.dtype))
+            layers = tf.add_n(model.losses) if model.losses else tf.zeros([], loss.dtype)
+            weighed = self._weigh(loss, tf.cast(layers, loss.dtype), tf.cast(share, loss.dtype))
+            scaled = model.optimizer.scale_loss(weighed)
         gradients = tape.gradient(scaled, [variable.value for variable in self._variables])
         model.compute_metrics(x, y, output, sample_weight=w)
-        return loss, [_dense(each, variable) for each, variable in zip(gradients, self._variables, strict=True)]
+        flat = [_flat(each, variable) for each, variable in zip(gradients, self._variables, strict=True)]
+        return loss, [tf.concat([flat[place] for place in group], axis=0) for group in self._groups]
 
-    def _run_update(self, gradients: Sequence[Any]) -> None:
-        shaped = [tf.reshape(g, v.shape) for g, v in zip(gradients, self._variables, strict=True)]
+    def _run_update(self, flats: Sequence[Any]) -> None:
+        gradients: list[Any] = [None] * len(self._variables)
+        for flat, group in zip(flats, self._groups, strict=True):
+            sizes = [self._variables[place].shape.num_elements() for place in group]
+            for place, part in zip(group, tf.split(flat, sizes), strict=True):
+                gradients[place] = tf.reshape(part, self._variables[place].shape)
         if self._clipping is not None and self._clipping.norm is not None:
-            shaped, _ = tf.clip_by_global_norm(shaped, self._clipping.norm)
+            gradients, _ = tf.clip_by_global_norm(gradients, self._clipping.norm)
         elif self._clipping is not None:
-            shaped = [tf.clip_by_value(g, self._clipping.low, self._clipping.high) for g in shaped]
-        self._model.optimizer.apply_gradients(zip(shaped, self._variables, strict=True))
+            gradients = [tf.clip_by_value(g, self._clipping.low, self._clipping.high) for g in gradients]
+        self._model.optimizer.apply_gradients(zip(gradients, self._variables, strict=True))
 
     def _run_test(self, x: Any, y: Any, w: Any) -> None:
         output = self._call(x, False)
@@ -92,9 +110,9 @@ class TensorFlowSteps:
         return self._call(x, False)
 
 
-def _dense(gradient: Any, variable: Any) -> Any:
+def _flat(gradient: Any, variable: Any) -> Any:
     if gradient is None:
-        return tf.zeros([int(np.prod(variable.shape))], variable.dtype)
+        return tf.zeros([variable.shape.num_elements()], variable.dtype)
     return tf.reshape(tf.cast(tf.convert_to_tensor(gradient), variable.dtype), [-1])
 
 

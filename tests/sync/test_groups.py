@@ -1,12 +1,20 @@
-"""A group on gloo does what ``core.ports.Group`` says, between real processes."""
+"""A group, on gloo or on TensorFlow, does what ``core.ports.Group`` says, between real processes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 
 from sync.gang import Gang
+
+
+@pytest.fixture(scope="module", params=["gloo", "tensorflow"])
+def gang(request: pytest.FixtureRequest) -> Iterator[Gang]:
+    with Gang(2, request.param) as gang:
+        yield gang
 
 
 def test_sums_reach_all(gang: Gang) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from firesteel.core.errors import PlanError, SchemaError
-from firesteel.data.reading import quoted
+from firesteel.data.quoting import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

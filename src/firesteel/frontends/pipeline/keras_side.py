@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from firesteel.cluster.preflight import nodes
+from firesteel.core import registry
 from firesteel.core.errors import CheckpointError, PlanError
 from firesteel.core.imports import follow
 from firesteel.core.program import Program
@@ -123,14 +124,9 @@ class KerasSide:
     @staticmethod
     def inputs(model: Any) -> tuple[int, int | None]:
         """How many inputs the model takes, at least and at most."""
-        found = _training(model, 0)._inputs() if model.compiled else KerasSide.inputs_of(model)
-        return found[0], found[1]
-
-    @staticmethod
-    def inputs_of(model: Any) -> tuple[int, int | None]:
-        """The same, of a model that is not compiled."""
-        shapes = KerasSide.shapes(model)
-        return (1, None) if shapes is None else (len(shapes), len(shapes))
+        framework: Any = registry.framework("keras")
+        least, most = framework.input_range(model)
+        return least, most
 
     @staticmethod
     def shapes(model: Any) -> list[tuple[int, ...]] | None:

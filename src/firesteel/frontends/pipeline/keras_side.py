@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["KerasSide"]
 
 _FILE = "model.keras"
+_COUNTS = ("train_loss", "last_train_loss")  # Keras counts its own loss
 
 
 class _Training(KerasEstimator):
@@ -106,6 +107,12 @@ class KerasSide:
     def monitor(name: str) -> str:
         """Keras's names are the engine's."""
         return name
+
+    @staticmethod
+    def curves(records: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+        """The engine's records as one list for each figure."""
+        names = {name for record in records for name, value in record.items() if isinstance(value, float)}
+        return {name: [record[name] for record in records if name in record] for name in names if name not in _COUNTS}
 
     @staticmethod
     def history(found: Any) -> dict[str, list[float]]:

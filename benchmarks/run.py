@@ -20,9 +20,9 @@ from benchmarks.report import Report
 
 CASES = (
     "gang_up", "training", "keras", "commits", "first_epoch", "feed", "scoring", "growth", "shards", "tfrecord",
-    "peers",
+    "parameter_server", "peers",
 )  # fmt: skip
-_MINUTES = ("peers",)  # environments to be made, a session of its own for each turn
+_MINUTES = ("parameter_server", "peers")  # environments to be made, a session of its own for each turn
 
 
 def main() -> None:

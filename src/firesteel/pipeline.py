@@ -22,12 +22,14 @@ from firesteel.frontends.pipeline.optimizers import (
     build_rmsprop_config,
     generate_config,
 )
+from firesteel.frontends.pipeline.search import Search, search
 
 __all__ = [
     "DLEstimator",
     "DLModel",
     "HogwildSparkModel",
     "PysparkPipelineWrapper",
+    "Search",
     "SparkAsyncDL",
     "SparkAsyncDLModel",
     "TrainingSummary",
@@ -41,4 +43,5 @@ __all__ = [
     "build_rmsprop_config",
     "generate_config",
     "load_tensorflow_model",
+    "search",
 ]

@@ -346,8 +346,10 @@ def test_an_interrupted_fit_goes_on_from_its_checkpoint(spark: SparkSession, tmp
         return nn.functional.mse_loss(output, target)
 
     stage = DLEstimator(torch_line(0.0), **{**options, "loss": failing}, epochs=4, checkpointDir=str(tmp_path / "kept"))
-    with pytest.raises(ReplicaFailed, match="interrupted"):
+    with pytest.raises(ReplicaFailed, match="interrupted") as caught:
         stage.fit(df)
+    assert (caught.value.rank, caught.value.kind) == (0, "user")
+    assert "in failing" in caught.value.traceback
     went_on = stage.fit(df)
     assert weight_of(went_on.model) == pytest.approx(weight_of(straight.model), abs=1e-6)
     assert len(went_on.history["loss"]) == 2, "the first two epochs were done again"

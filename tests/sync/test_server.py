@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import socket
 import threading
@@ -19,10 +20,12 @@ from torch import nn
 from firesteel.cluster.wire import Link, WireError
 from firesteel.core import registry
 from firesteel.core.errors import FiresteelError, SyncError
+from firesteel.sync import make_sync
 from firesteel.sync.server import Client, ParameterServer, ServerSync
 from firesteel.sync.server.layout import Layout
 from firesteel.sync.server.memory import SharedBuffers
 from firesteel.sync.solo import SoloGroup
+from firesteel.testing import check_sync
 
 Pair = Callable[[], tuple[socket.socket, socket.socket]]
 
@@ -330,6 +333,25 @@ def test_one_replica_learns_what_it_learns_alone(servers: int) -> None:
     torch.testing.assert_close(theirs["state"], ours["state"])
     assert theirs["param_groups"] == ours["param_groups"]
     np.testing.assert_allclose(*(load(state["model"])["weight"] for state in (found, wanted)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["all-reduce", "averaging", "sharded", "native", "hogwild", "locked"])
+def test_the_contract_of_a_sync(name: str) -> None:
+    framework: Any = registry.framework("torch")
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+    parts = {"optimizer": torch.optim.Adam(model.parameters(), 0.05), "loss": nn.MSELoss()}
+    program = framework.capture(model, **parts)
+
+    def make() -> Any:
+        if name not in ("hogwild", "locked"):
+            return make_sync(name)
+        copied = framework.replica(copy.deepcopy(program), "cpu", 1)
+        copied.start(None)
+        served = Served(ParameterServer(copied, is_locked=name == "locked"))
+        return ServerSync([served.dial], lambda: batch(0))
+
+    check_sync(make, framework, program, batch(6))
 
 
 def test_servers_begin_anew_for_a_new_gang() -> None:

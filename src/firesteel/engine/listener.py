@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -52,6 +52,8 @@ class Outputs:
     event_folder: str | None = None
     verbose: int = 1
     recorders: Mapping[str, Recorder] = field(default_factory=dict)
+    on_epoch: Callable[[dict[str, Any]], None] | None = None
+    """Takes each epoch's record as it comes; what it raises ends the fit."""
 
 
 @dataclass
@@ -168,6 +170,8 @@ class Listener:
     def _on_epoch(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
         self._history.append(event["record"])
         self._display.epoch(event["record"])
+        if self._outputs.on_epoch is not None:
+            self._outputs.on_epoch(event["record"])
 
     def _on_file(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
         write_bytes(event["path"], bytes(buffers[0]))

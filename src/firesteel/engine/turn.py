@@ -11,7 +11,7 @@ import logging
 import socket
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from firesteel.data.seating import Decoder
 
-__all__ = ["TurnCard", "take_turn"]
+__all__ = ["TurnCard", "slices", "take_turn"]
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class TurnCard:
     files: tuple[str, ...]
     round: int
     threads: int
-    sys_path: tuple[str, ...] = tuple(path for path in sys.path if path)
+    sys_path: tuple[str, ...] = field(default_factory=lambda: tuple(path for path in sys.path if path))
 
 
 def take_turn(card: TurnCard, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -143,7 +143,7 @@ class _Turn:
                 client.pull(*self._buffers)
                 self._load()
             is_fresh = False
-            for place, rows in enumerate(self._slices(iteration)):
+            for place, rows in enumerate(slices(plan, self._count, (self._card.round, self.partition, iteration))):
                 self._pushes += 1
                 if self._pushes <= done:
                     continue
@@ -170,19 +170,6 @@ class _Turn:
         if plan.draws is not None:
             return plan.draws
         return 1 if plan.rows is None else -(-self._count // plan.rows)
-
-    def _slices(self, iteration: int) -> Iterator[Rows]:
-        """The rows of each push of an iter."""
-        plan = self._plan
-        random = np.random.default_rng([plan.seed, self._card.round, self.partition, iteration])
-        order = random.permutation(self._count) if plan.shuffle else np.arange(self._count)
-        size = self._count if plan.rows is None else min(plan.rows, self._count)
-        if plan.draws is not None:
-            for _ in range(plan.draws):
-                yield random.choice(self._count, size, replace=False)
-        else:
-            for begin in range(0, self._count, size):
-                yield order[begin : begin + size]
 
     def _load(self) -> None:
         weights, extras = self._buffers
@@ -218,6 +205,19 @@ class _Turn:
                 expected=error.expected,
                 found=error.found,
             ) from error
+
+
+def slices(plan: Turns, count: int, place: tuple[int, int, int]) -> Iterator[Rows]:
+    """The rows of each push of an iter, of a partition of ``count``; ``place``: round, partition and iter."""
+    random = np.random.default_rng([plan.seed, *place])
+    order = random.permutation(count) if plan.shuffle else np.arange(count)
+    size = count if plan.rows is None else min(plan.rows, count)
+    if plan.draws is not None:
+        for _ in range(plan.draws):
+            yield random.choice(count, size, replace=False)
+    else:
+        for begin in range(0, count, size):
+            yield order[begin : begin + size]
 
 
 def _first_bad(decoder: Decoder, rows: pa.RecordBatch) -> int:

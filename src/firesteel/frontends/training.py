@@ -60,6 +60,7 @@ class TrainingEstimator(Estimator):
         self._averaging_steps = 1
         self._staleness: int | None = None
         self._device = "auto"
+        self._on_epoch: Callable[[dict[str, Any]], None] | None = None
         self._config = config
         self._model_dir = None if model_dir is None else (local_path(model_dir) or model_dir)
         self._state: dict[str, bytes] = {}
@@ -255,7 +256,7 @@ class TrainingEstimator(Estimator):
         if resume and (position.step >= plan.max_steps if plan.max_steps else position.epoch >= plan.epochs):
             return self._history(History())
         folder = None if self._model_dir is None else checkpoint.CheckpointFolder(self._model_dir, keep)
-        outputs = Outputs(self._summaries, folder, self._events(), verbose, self._recorders)
+        outputs = Outputs(self._summaries, folder, self._events(), verbose, self._recorders, self._on_epoch)
         stream = partial(_stream, config={**self._config, **(data_config or {})}, auto_shard=auto_shard)
         history = self.carry_out(spark, plan, source, held_out, outputs, stream)
         is_cut = self._position.pass_step and not steps_per_epoch and self._end_trigger is None

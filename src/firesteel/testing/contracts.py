@@ -1,19 +1,21 @@
-"""What the engine relies on in a framework's bench, as one function that raises where the bench breaks it.
+"""What the engine relies on in a framework's bench and in a sync, as functions that raise where it does not hold.
 
 No Spark and no second process: replicas are made side by side and compared.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from firesteel.core.ports import Framework
+from firesteel.core.ports import Framework, Sync
 from firesteel.core.program import Program
 from firesteel.core.spec import Batch, rows_of
+from firesteel.sync.solo import SoloGroup
 
-__all__ = ["check_framework"]
+__all__ = ["check_framework", "check_sync"]
 
 
 def check_framework(framework: Framework, program: Program, batch: Batch, *, tolerance: float = 1e-6) -> None:
@@ -27,6 +29,58 @@ def check_framework(framework: Framework, program: Program, batch: Batch, *, tol
     _no_rows_no_gradient(framework, program, batch)
     _state_survives(framework, program, batch)
     _slices_make_the_whole(framework, program, batch, tolerance)
+
+
+def check_sync(make: Callable[[], Sync], framework: Framework, program: Program, batch: Batch) -> None:
+    """Check a sync in a group of one, where it must be as if there were none.
+
+    ``make`` gives a new one each time: a sync has one life.
+
+    Raises:
+        AssertionError: naming the claim that does not hold.
+    """
+    alone, mine = _replica(framework, program), _replica(framework, program)
+    mine.load(alone.state())
+    sync, group = make(), SoloGroup()
+    before = [weights.copy() for weights in mine.weights()]
+    sync.join(mine, group)
+    _same(mine.weights(), before, "joining alone changed the weights")
+    for step in range(3):
+        for replica in (alone, mine):
+            replica.seed(step)
+            replica.backward(batch, 1.0)
+        alone.update()
+        alone.schedule("batch")
+        sync.commit(mine)
+        sync.schedule(mine, "batch")
+        _same(mine.weights(), alone.weights(), "a commit is not the program's own update")
+    sync.settle(mine, rows_of(batch))
+    _same(mine.weights(), alone.weights(), "settling alone changed the weights")
+    state, own = sync.state(mine), sync.own(mine)
+    other, again = _replica(framework, program), make()
+    other.load(state)
+    again.join(other, group)
+    again.restore(other, [own], [rows_of(batch)])
+    for replica, each in ((alone, None), (other, again)):
+        replica.seed(9)
+        replica.backward(batch, 1.0)
+        replica.update() if each is None else each.commit(replica)
+    _same(other.weights(), alone.weights(), "the next update differs after state, join and restore")
+    for mark in mine.weights():
+        mark[...] = 7
+    mine.load_weights([np.full_like(weights, 7) for weights in mine.weights()])
+    sync.adopt(mine)
+    sync.settle(mine, 0)
+    kept = _replica(framework, program)
+    kept.load(sync.state(mine))
+    _same(
+        kept.weights(), [np.full_like(weights, 7) for weights in kept.weights()], "adopted weights are not in the state"
+    )
+
+
+def _same(found: Any, wanted: Any, claim: str) -> None:
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7, err_msg=claim)
 
 
 def _replica(framework: Framework, program: Program) -> Any:

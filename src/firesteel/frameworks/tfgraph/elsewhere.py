@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -10,7 +12,6 @@ import tensorflow as tf
 from firesteel.core.errors import PlanError
 from firesteel.core.program import Program
 from firesteel.frameworks.tfgraph import variables
-from firesteel.frameworks.tfgraph.cutting import op_of
 from firesteel.frameworks.tfgraph.replica import GraphReplica
 from firesteel.frameworks.tfgraph.sources import Opened, import_meta, open_function, open_graph_def, open_saved_model
 
@@ -51,24 +52,45 @@ def save_saved_model(program: Program, path: str) -> None:
     if os.path.exists(path):
         raise FileExistsError(f"{path} exists already; remove it, or choose another place")
     replica = GraphReplica(program, threads=0)
+    values = replica.values()
+    graph_def = replica.graph.as_graph_def()
     ends = program.content.ends
-    outputs = dict(ends.outputs)
-    frozen = tf.compat.v1.graph_util.convert_variables_to_constants(
-        replica.session, replica.graph.as_graph_def(), [op_of(name) for name in outputs.values()]
-    )
     graph = tf.Graph()
-    with graph.as_default(), tf.compat.v1.Session(graph=graph) as session:
+    with graph.as_default():
         fixed = {
             name: tf.constant(value, replica.graph.get_tensor_by_name(name).dtype) for name, value, _ in ends.flags
         }
-        tf.import_graph_def(frozen, input_map=fixed, name="")
+        fixed |= {tensor: tf.constant(values[name]) for tensor, name in _reads(graph_def, values).items()}
+        tf.import_graph_def(graph_def, input_map=fixed, name="")
         inputs = {feed.name: graph.get_tensor_by_name(feed.tensor) for feed in ends.feeds}
-        found = {name: graph.get_tensor_by_name(tensor) for name, tensor in outputs.items()}
+        found = {name: graph.get_tensor_by_name(tensor) for name, tensor in ends.outputs}
+        frozen = tf.compat.v1.graph_util.extract_sub_graph(
+            graph.as_graph_def(), [each.op.name for each in found.values()]
+        )
+    replica.close()
+    _write(frozen, path, {k: v.name for k, v in inputs.items()}, {k: v.name for k, v in found.items()})
+
+
+def _reads(graph_def: Any, values: Mapping[str, Any]) -> dict[str, str]:
+    """Tensors that are a variable's value → the variable's name."""
+    found = {}
+    for node in graph_def.node:
+        if node.op == "ReadVariableOp" and node.input[0].partition(":")[0] in values:
+            found[f"{node.name}:0"] = node.input[0].partition(":")[0]
+        elif node.op in ("VariableV2", "Variable") and node.name in values:
+            found[f"{node.name}:0"] = node.name
+    return found
+
+
+def _write(graph_def: Any, path: str, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> None:
+    graph = tf.Graph()
+    with graph.as_default(), tf.compat.v1.Session(graph=graph) as session:
+        tf.import_graph_def(graph_def, name="")
+        ends = [{key: graph.get_tensor_by_name(name) for key, name in part.items()} for part in (inputs, outputs)]
         builder = tf.compat.v1.saved_model.Builder(path)
-        signature = tf.compat.v1.saved_model.predict_signature_def(inputs, found)
+        signature = tf.compat.v1.saved_model.predict_signature_def(*ends)
         builder.add_meta_graph_and_variables(session, ["serve"], {"serving_default": signature})
         builder.save()
-    replica.close()
 
 
 def _open_checkpoint(prefix: str) -> Opened:
@@ -100,7 +122,14 @@ def _open_keras(path: str) -> Opened:
     specs = [tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype, tensor.name) for tensor in model.inputs]
     function = tf.function(lambda *inputs: model(inputs[0] if len(inputs) == 1 else list(inputs), training=False))
     opened = open_function(function, *specs)
-    names = list(opened.outputs.values())
-    opened.inputs = {spec.name: name for spec, name in zip(specs, opened.inputs.values(), strict=True)}
-    opened.outputs = dict(zip([each.name for each in model.outputs], names, strict=True))
+    opened.inputs = _by_layer(model.inputs, opened.inputs.values())
+    opened.outputs = _by_layer(model.outputs, opened.outputs.values())
     return opened
+
+
+def _by_layer(tensors: Any, names: Iterable[str]) -> dict[str, str]:
+    """Tensors' names in the graph by their names in Keras, and by those of the layers that they are of."""
+    found = {}
+    for tensor, name in zip(tensors, names, strict=True):
+        found |= {tensor.name: name, tensor._keras_history.operation.name: name}
+    return found

@@ -154,6 +154,7 @@ class DLEstimator(_Common, Estimator[Any], MLReadable[Any], MLWritable):
         super().__init__()
         self._given = _Given(model, _checked_config(config))
         self._parts = {"loss": loss, "optimizer": optimizer, "metrics": metrics}
+        self._watch: Callable[[dict[str, float]], None] | None = None
         self.setParams(**params)
 
     # --- training ---
@@ -170,6 +171,7 @@ class DLEstimator(_Common, Estimator[Any], MLReadable[Any], MLWritable):
         estimator._sync = _SYNCS[self._value("sync")]
         estimator._staleness = None if self._value("staleness") < 0 else self._value("staleness")
         estimator._device = self._value("device")
+        estimator._on_epoch = self._watching(side)
         training, held_out = hold_out(
             dataset, self._value("validationIndicatorCol"), self._value("validationFraction"), self._value("seed")
         )
@@ -189,7 +191,7 @@ class DLEstimator(_Common, Estimator[Any], MLReadable[Any], MLWritable):
             found = side.history(run.fit(estimator, training, options))
             history = run.joined(found)
         row = sample(dataset, Reading(tuple(t for t in reading.tensors if t.name.startswith("x"))))
-        trained = DLModel(estimator.get_model(), config=self._given.config)
+        trained = DLModel(side.settled(estimator.get_model()), config=self._given.config)
         trained._path = self._given.path
         trained._history = history
         if row is not None:
@@ -219,6 +221,13 @@ class DLEstimator(_Common, Estimator[Any], MLReadable[Any], MLWritable):
             return None
         monitor = side.monitor(self._value("monitor"))
         return EarlyStopping(monitor=monitor, patience=patience, restore_best_weights=True)
+
+    def _watching(self, side: Any) -> Callable[[dict[str, Any]], None] | None:
+        """Told of each epoch as it ends, in the words of ``history``."""
+        watch = self._watch
+        if watch is None:
+            return None
+        return lambda record: watch({name: values[-1] for name, values in side.curves([record]).items()})
 
     def _mark(self) -> dict[str, Any]:
         """What makes one fit another one, but for how long it trains and its data."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -10,7 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from firesteel.cluster.preflight import nodes
-from firesteel.core.errors import PlanError
+from firesteel.core import registry
+from firesteel.core.errors import CheckpointError, PlanError
 from firesteel.core.imports import follow
 from firesteel.core.program import Program
 from firesteel.data.reading import Reading
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["KerasSide"]
 
 _FILE = "model.keras"
+_COUNTS = ("train_loss", "last_train_loss")  # Keras counts its own loss
 
 
 class _Training(KerasEstimator):
@@ -96,9 +99,20 @@ class KerasSide:
         return _training(model, seed)
 
     @staticmethod
+    def settled(model: Any) -> Any:
+        """A trained model; Keras is told with each call what it is for."""
+        return model
+
+    @staticmethod
     def monitor(name: str) -> str:
         """Keras's names are the engine's."""
         return name
+
+    @staticmethod
+    def curves(records: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+        """The engine's records as one list for each figure."""
+        names = {name for record in records for name, value in record.items() if isinstance(value, float)}
+        return {name: [record[name] for record in records if name in record] for name in names if name not in _COUNTS}
 
     @staticmethod
     def history(found: Any) -> dict[str, list[float]]:
@@ -117,14 +131,9 @@ class KerasSide:
     @staticmethod
     def inputs(model: Any) -> tuple[int, int | None]:
         """How many inputs the model takes, at least and at most."""
-        found = _training(model, 0)._inputs() if model.compiled else KerasSide.inputs_of(model)
-        return found[0], found[1]
-
-    @staticmethod
-    def inputs_of(model: Any) -> tuple[int, int | None]:
-        """The same, of a model that is not compiled."""
-        shapes = KerasSide.shapes(model)
-        return (1, None) if shapes is None else (len(shapes), len(shapes))
+        framework: Any = registry.framework("keras")
+        least, most = framework.input_range(model)
+        return least, most
 
     @staticmethod
     def shapes(model: Any) -> list[tuple[int, ...]] | None:
@@ -143,6 +152,11 @@ class KerasSide:
         model: Any, samples: Sequence[tuple[Sequence[int], str]] | None
     ) -> tuple[dict[str, Any], dict[str, bytes]]:
         """Facts and the ``.keras`` file."""
+        if "__lambda__" in json.dumps(_config_of(model), default=str):
+            raise PlanError(
+                f"{model.name} has a Lambda layer around a lambda, which would have to be saved as code: give it "
+                f"a function of a module, or write a layer class"
+            )
         with tempfile.TemporaryDirectory(prefix="firesteel-") as folder:
             path = os.path.join(folder, _FILE)
             model.save(path)
@@ -166,7 +180,14 @@ class KerasSide:
             if made is not None:
                 made.load_weights(path)
                 return made
-            return keras.saving.load_model(path)
+            try:
+                return keras.saving.load_model(path)
+            except (TypeError, ValueError) as error:
+                raise CheckpointError(
+                    f"the Keras model cannot be opened here: {str(error).splitlines()[0]} Register its classes "
+                    f"(keras.saving.register_keras_serializable), or pass DLModel.load(path, model=f) a function that "
+                    f"makes it"
+                ) from error
 
     @staticmethod
     def refer(parts: dict[str, Any]) -> dict[str, Any]:
@@ -185,6 +206,13 @@ class KerasSide:
     def follow(parts: dict[str, Any]) -> dict[str, Any]:
         """The reverse of ``refer``."""
         return {name: _follow(value) for name, value in parts.items()}
+
+
+def _config_of(model: Any) -> Any:
+    try:
+        return model.get_config()
+    except NotImplementedError:
+        return {}  # Keras itself says what is missing, when it saves
 
 
 def _training(model: Any, seed: int) -> Any:

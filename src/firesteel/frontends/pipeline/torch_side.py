@@ -112,6 +112,11 @@ class TorchSide:
         )
 
     @staticmethod
+    def settled(model: Any) -> Any:
+        """A trained model, for inference."""
+        return model.eval()
+
+    @staticmethod
     def monitor(name: str) -> str:
         """The engine's name for a figure of ``history``."""
         return "train_loss" if name == "loss" else name
@@ -119,8 +124,13 @@ class TorchSide:
     @staticmethod
     def history(found: History) -> dict[str, list[float]]:
         """One list for each figure."""
+        return TorchSide.curves(found.epochs)
+
+    @staticmethod
+    def curves(records: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+        """The same of the engine's records."""
         curves: dict[str, list[float]] = {}
-        for record in found.epochs:
+        for record in records:
             for key, value in record.items():
                 if key not in _COUNTS and isinstance(value, float):
                     curves.setdefault("loss" if key == "train_loss" else key, []).append(value)

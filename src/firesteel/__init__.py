@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from firesteel.data.shards import XShards
     from firesteel.frontends.estimator import Estimator
+    from firesteel.frontends.tfcluster.cluster import TFCluster
 
 __version__ = "0.1.0"
 
@@ -45,6 +46,7 @@ __all__ = [
     "ReplicaFailed",
     "SchemaError",
     "SyncError",
+    "TFCluster",
     "UnknownName",
     "UnsupportedError",
     "XShards",
@@ -57,6 +59,7 @@ __all__ = [
 
 _HOMES = {
     "Estimator": "firesteel.frontends.estimator",
+    "TFCluster": "firesteel.frontends.tfcluster.cluster",
     "XShards": "firesteel.data.shards",
     "init_context": "firesteel.cluster.context",
     "init_nncontext": "firesteel.cluster.context",

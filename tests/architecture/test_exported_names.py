@@ -18,6 +18,7 @@ NAMES = [
     "ReplicaFailed",
     "SchemaError",
     "SyncError",
+    "TFCluster",
     "UnknownName",
     "UnsupportedError",
     "XShards",

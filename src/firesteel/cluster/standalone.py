@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -124,6 +125,7 @@ def start(
         for process in processes:
             process.kill()
             process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
         raise
     return found
 
@@ -141,6 +143,7 @@ def stop() -> Running | None:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(stubborn, _STOP_SECONDS)
+        shutil.rmtree(found.folder, ignore_errors=True)
     _note().unlink(missing_ok=True)
     return found
 

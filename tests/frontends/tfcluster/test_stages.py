@@ -67,11 +67,25 @@ def test_params_are_merged_and_win() -> None:
 def test_defaults_setters_and_getters() -> None:
     estimator: Any = TFEstimator(regress, {})
     wanted = {
-        "InputMapping": {}, "ClusterSize": 1, "NumPS": 0, "DriverPSNodes": False, "InputMode": InputMode.SPARK,
-        "MasterNode": "chief", "Protocol": "grpc", "Readers": 1, "GraceSecs": 30, "Tensorboard": False, "ModelDir": None,
-        "ExportDir": None, "TFRecordDir": None, "BatchSize": 100, "Epochs": 1, "Steps": 1000, "FeedTimeout": 600,
+        "InputMapping": {},
+        "ClusterSize": 1,
+        "NumPS": 0,
+        "DriverPSNodes": False,
+        "InputMode": InputMode.SPARK,
+        "MasterNode": "chief",
+        "Protocol": "grpc",
+        "Readers": 1,
+        "GraceSecs": 30,
+        "Tensorboard": False,
+        "ModelDir": None,
+        "ExportDir": None,
+        "TFRecordDir": None,
+        "BatchSize": 100,
+        "Epochs": 1,
+        "Steps": 1000,
+        "FeedTimeout": 600,
         "ReservationTimeout": 600,
-    }  # fmt: skip
+    }
     assert {name: getattr(estimator, f"get{name}")() for name in wanted} == wanted
     changed = (
         estimator.setNumPS(2)
@@ -254,7 +268,7 @@ def test_what_cannot_be_fitted_or_saved_is_refused(
     for stage, message in wrong:
         with pytest.raises(PlanError, match=message):
             stage.fit(rows)
-    with pytest.raises(PlanError, match="train_fn .*lambda.* cannot be saved"):
+    with pytest.raises(PlanError, match=r"train_fn .*lambda.* cannot be saved"):
         TFEstimator(lambda args, ctx: None, {}).write().save(str(tmp_path / "a"))
     with pytest.raises(PlanError, match="'odd'"):
         Pipeline(stages=[TFEstimator(regress, {"odd": object()})]).write().save(str(tmp_path / "b"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,14 +20,8 @@ ROOT = Path(__file__).parents[3]
 RESNET = ROOT / "examples" / "resnet"
 CASES = Path(__file__).with_name("cases.py")
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-FLAGS = [
-    "--use_synthetic_data",
-    "--train_steps=2",
-    "--resnet_size=8",
-    "--batch_size=32",
-    "--num_gpus=0",
-    "--train_epochs=1",
-]
+FLAGS = ["--use_synthetic_data", "--train_steps=2", "--resnet_size=8", "--batch_size=32", "--num_gpus=0"]
+FLAGS += ["--train_epochs=1"]
 TRAINED = re.compile(r"worker (\d) of (\d): weights (\w+) became (\w+)")
 
 _started: dict[str, str] = {}
@@ -66,19 +61,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, st
     about = json.loads((folder / "firesteel-cluster.json").read_text())
     stopped = firesteel(folder, "stop")
     assert (stopped.returncode, stopped.stdout) == (0, f"{master} stopped\n")
-    assert not any(
-        psutil.pid_exists(number) and psutil.Process(number).status() != "zombie" for number, _ in about["processes"]
-    )
+    living = [number for number, _ in about["processes"] if psutil.pid_exists(number)]
+    assert all(psutil.Process(number).status() == psutil.STATUS_ZOMBIE for number in living)
+    assert not Path(about["folder"]).exists()
     assert firesteel(folder, "stop").returncode == 1
 
 
 def submit(folder: Path, master: str, *words: str, settings: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    options = [
-        f"spark.executorEnv.PYTHONPATH={os.pathsep.join(sys.path)}",
-        "spark.ui.enabled=false",
-        "spark.executor.memory=1g",
-        *settings,
-    ]
+    options = [f"spark.executorEnv.PYTHONPATH={os.pathsep.join(sys.path)}", "spark.ui.enabled=false"]
+    options += ["spark.executor.memory=1g", *settings]
     command = [str(SUBMIT), "--master", master, *(part for option in options for part in ("--conf", option)), *words]
     return subprocess.run(
         command, env=environment(folder), capture_output=True, text=True, timeout=280, cwd=folder, check=False
@@ -140,8 +131,6 @@ def test_resnet_alone_and_in_two_shells(tmp_path: Path) -> None:
 
 
 def _two_shells(folder: Path, script: list[str]) -> list[str]:
-    import socket
-
     sockets = [socket.socket() for _ in range(2)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))
@@ -171,13 +160,8 @@ def _losses(text: str) -> str:
 
 def test_resnet_on_spark(cluster: tuple[Path, str], tmp_path: Path) -> None:
     folder, master = cluster
-    words = [
-        "--py-files",
-        str(RESNET / "resnet_cifar_dist.py"),
-        str(RESNET / "resnet_cifar_spark.py"),
-        "--cluster_size",
-        "2",
-    ]
+    words = ["--py-files", str(RESNET / "resnet_cifar_dist.py"), str(RESNET / "resnet_cifar_spark.py")]
+    words += ["--cluster_size", "2"]
     settings = ("spark.cores.max=2", "spark.task.cpus=1")
     done = submit(folder, master, *words, "--epochs", "1", *FLAGS, "--ds=multi_worker_mirrored", settings=settings)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-5000:]

@@ -298,7 +298,7 @@ def session_of(sc: Any) -> tuple[SparkContext, SparkSession]:
     from pyspark.sql import SparkSession
 
     if isinstance(sc, SparkContext):
-        return sc, SparkSession(sc)
+        return sc, SparkSession.builder.getOrCreate()
     if isinstance(sc, SparkSession):
         return sc.sparkContext, sc
     if type(sc).__module__.startswith("pyspark.sql.connect"):

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from firesteel.frontends.tfpark.dataset import TFDataset
     from firesteel.frontends.tfpark.optimizer import TFOptimizer
     from firesteel.frontends.tfpark.predictor import TFPredictor
+    from firesteel.frontends.tfcluster.cluster import TFCluster
 
 __version__ = "0.1.0"
 
@@ -52,6 +53,7 @@ __all__ = [
     "SparkAsyncDL",
     "SparkAsyncDLModel",
     "SyncError",
+    "TFCluster",
     "TFDataset",
     "TFOptimizer",
     "TFPredictor",
@@ -70,6 +72,7 @@ _HOMES = {
     "Estimator": "firesteel.frontends.estimator",
     "SparkAsyncDL": "firesteel.frontends.pipeline.asynchronous",
     "SparkAsyncDLModel": "firesteel.frontends.pipeline.asynchronous",
+    "TFCluster": "firesteel.frontends.tfcluster.cluster",
     "TFDataset": "firesteel.frontends.tfpark.dataset",
     "TFOptimizer": "firesteel.frontends.tfpark.optimizer",
     "TFPredictor": "firesteel.frontends.tfpark.predictor",

@@ -20,6 +20,7 @@ NAMES = [
     "SparkAsyncDL",
     "SparkAsyncDLModel",
     "SyncError",
+    "TFCluster",
     "TFDataset",
     "TFOptimizer",
     "TFPredictor",

@@ -91,7 +91,7 @@ def _encode_whole(values: pa.Array, kind: Kinds) -> Described:
     if pa.types.is_string(found) or pa.types.is_large_string(found):
         return _strings("str", values)
     if pa.types.is_binary(found) or pa.types.is_large_binary(found):
-        return _strings("bytearray", values)  # what a row of PySpark has
+        return _strings("bytes", values)
     if "vector" in kind:
         return _vectors(values, kind["vector"])
     if pa.types.is_struct(found):

@@ -257,9 +257,13 @@ class Feeding:
     def _here(self) -> list[int]:
         return [node for node in self._members if node not in self._left]
 
+    def _moves(self, current: Pass) -> bool:
+        """Whether some partition is on its way from a node that has returned to another one."""
+        return any(not part.is_done and part.node in self._left for part in current.parts.values())
+
     def _tell_expected(self) -> None:
         """Tell nodes whether something is on its way to them, where that has changed."""
-        coming = {each.queue for each in self._passes.values() if not each.is_handed_out}
+        coming = {each.queue for each in self._passes.values() if not each.is_handed_out or self._moves(each)}
         fed = {(visitor.queue, visitor.node) for visitor in self._visitors}
         for queue, node in itertools.product(self._queues, self._here()):
             is_expected = queue in coming or (queue, node) in fed

@@ -9,6 +9,7 @@ Nothing here makes Python values of items before the program asks for them.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import threading
@@ -216,7 +217,7 @@ class Queue:
         return Run(column, begin, middle)
 
     def _is_at_end(self) -> bool:
-        return self._is_over or (self._is_ended and not self._lanes)
+        return self._is_over or (self._is_ended and not self._lanes and not self._is_expected)
 
     def _is_idle(self) -> bool:
         return not self._is_expected and not self._lanes and not self._is_at_end()
@@ -295,6 +296,8 @@ class Inbox:
         end = time.monotonic() + _FAREWELL_SECONDS
         for writer in writers:
             writer.join(max(0.0, end - time.monotonic()))
+        with contextlib.suppress(OSError):  # a thread that waits in accept would not notice the close
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     # --- each connection's own threads ---

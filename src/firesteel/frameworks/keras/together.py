@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import queue
 import threading
+import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ Array = npt.NDArray[Any]
 
 _IDLE_SECONDS = 0.05
 _SEED_STATE = "seed_generator_state"
+_END = object()
 
 
 class Together:
@@ -63,6 +65,10 @@ class Together:
             raise PlanError("distribute takes a compiled model: call model.compile(optimizer=…, loss=…) first")
         self._has_met = False
         options["callbacks"] = self._callbacks(options.get("callbacks"))
+        if arguments and isinstance(arguments[0], types.GeneratorType):
+            arguments = (self._served(arguments[0]), *arguments[1:])
+        elif isinstance(options.get("x"), types.GeneratorType):
+            options["x"] = self._served(options["x"])
         apply, read = model.optimizer.apply, model._get_metrics_result_or_logs
         model.train_function = self._steps.make()
         model.optimizer.apply = lambda grads, variables=None: self._steps.apply(apply, grads, variables)
@@ -93,18 +99,28 @@ class Together:
         self._steps.update(self._exchange(zeros, total))
         return True
 
+    def _served(self, rows: Iterator[Any]) -> Iterator[Any]:
+        """The same batches. Where Keras asks for them in this very thread, it is not kept from the others' steps.
+
+        Keras looks at a generator's first batch before it begins. In its loop, on TensorFlow, batches are asked for by
+        threads of their own, and this one waits for them in ``wait_for``.
+        """
+        home = threading.get_ident()
+        while True:
+            box = _ahead(lambda: next(rows, _END))
+            item = self.wait_for(box) if threading.get_ident() == home else _open(box.get())
+            if item is _END:
+                return
+            yield item
+
     def wait_for(self, box: queue.SimpleQueue[Any]) -> Any:
         """What comes out of the box; while this process can get no rows, it takes part in the others' steps."""
         while True:
             try:
-                value, error = box.get(timeout=_IDLE_SECONDS)
+                return _open(box.get(timeout=_IDLE_SECONDS))
             except queue.Empty:
                 if self._is_starved():
                     self.serve(is_ended=False)
-                continue
-            if error is not None:
-                raise error
-            return value
 
     def meet(self, batch: Any) -> None:
         """Before the first step: a model with variables everywhere, and all with the first process's values."""
@@ -364,6 +380,13 @@ def _ahead(get: Callable[[], Any]) -> queue.SimpleQueue[Any]:
 
     threading.Thread(target=run, name="firesteel-batch", daemon=True).start()
     return box
+
+
+def _open(found: tuple[Any, BaseException | None]) -> Any:
+    value, error = found
+    if error is not None:
+        raise error
+    return value
 
 
 def _sizes(states: list[Array] | None) -> list[int] | None:

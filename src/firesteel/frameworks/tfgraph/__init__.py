@@ -102,6 +102,20 @@ class TFGraphFramework:
         """See ``sources.open_saved_model``. What it returns is a model for ``capture``."""
         return _sources().open_saved_model(path, tag, signature)
 
+    def open_checkpoint(self, path: str) -> Any:
+        """See ``serving.open_checkpoint``. What it returns is a model for ``capture``."""
+        _sources()
+        from firesteel.frameworks.tfgraph.serving import open_checkpoint
+
+        return open_checkpoint(path)
+
+    def specs_of(self, opened: Any, names: Any, side: str) -> Any:
+        """See ``serving.specs_of``."""
+        _sources()
+        from firesteel.frameworks.tfgraph.serving import specs_of
+
+        return specs_of(opened, names, side)
+
     def open_function(self, function: Any, *specs: Any) -> Any:
         """See ``sources.open_function``. What it returns is a model for ``capture``."""
         return _sources().open_function(function, *specs)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["InputMode", "TFCluster", "session_of"]
+__all__ = ["InputMode", "TFCluster", "make_nodes", "session_of"]
 
 _QUEUES = ("input", "output", "error")
 _DAYS_3 = 259_200
@@ -165,9 +165,9 @@ class TFCluster:
             ports=listed_ports(os.environ.get("TFOS_SERVER_PORT"), "TFOS_SERVER_PORT"),
         )
         about = About(default_file_system(context), os.getcwd(), posts, len(posts))
-        for part, name in ((map_fun, "map_fun"), (tf_args, "tf_args")):
-            pack(part, name)  # each by its own name, so that the error tells which one cannot travel
-        nodes = Nodes(spark, plan.world, partial(_play, map_fun, tf_args, about), settings)
+        nodes = make_nodes(
+            spark, plan.world, partial(_play, map_fun, tf_args, about), settings, map_fun=map_fun, tf_args=tf_args
+        )
         nodes.start()
         return TFCluster(context, nodes, plan, settings, about, secrets.token_hex(8))
 
@@ -262,6 +262,8 @@ class TFCluster:
         return f"<TFCluster {self.cluster_id}: {roles}>"
 
     def _require_feed(self, what: str) -> None:
+        if self._is_shut:
+            raise PlanError(f"{what}: this cluster was shut down; TFCluster.run starts another one")
         if self.input_mode is not InputMode.SPARK:
             raise PlanError(
                 f"{what} feeds a program, and this cluster was started with InputMode.TENSORFLOW: it reads "
@@ -278,13 +280,25 @@ def _play(map_fun: Callable[[Any, Any], Any], tf_args: Any, about: About, node: 
     map_fun(tf_args, NodeContext(node, about))
 
 
+def make_nodes(
+    spark: SparkSession, world: int, entry: Callable[[Node], None], settings: NodeSettings, **parts: Any
+) -> Nodes:
+    """Nodes that are not started yet. Where something cannot travel to them, the error says in which part it is."""
+    try:
+        return Nodes(spark, world, entry, settings)
+    except PlanError:
+        for name, part in parts.items():
+            pack(part, name)
+        raise
+
+
 def session_of(sc: Any) -> tuple[SparkContext, SparkSession]:
     """The SparkContext and a session of it, whichever of the two was given."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     if isinstance(sc, SparkContext):
-        return sc, SparkSession(sc)
+        return sc, SparkSession.builder.getOrCreate()
     if isinstance(sc, SparkSession):
         return sc.sparkContext, sc
     if type(sc).__module__.startswith("pyspark.sql.connect"):

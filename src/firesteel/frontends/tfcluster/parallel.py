@@ -7,12 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from firesteel.cluster.travel import pack
 from firesteel.core.errors import PlanError
 from firesteel.core.plan import positive
-from firesteel.engine.nodes import Node, Nodes, NodeSettings
+from firesteel.engine.nodes import Node, NodeSettings
 from firesteel.frontends.tfcluster.arguments import argv_of, num_gpus_of
-from firesteel.frontends.tfcluster.cluster import session_of
+from firesteel.frontends.tfcluster.cluster import make_nodes, session_of
 from firesteel.frontends.tfcluster.context import About, ParallelContext
 from firesteel.frontends.tfcluster.paths import default_file_system
 
@@ -46,11 +45,9 @@ def run(
     assert world is not None
     if not callable(map_fn):
         raise PlanError(f"map_fn must be a function map_fn(args, ctx), not {map_fn!r}")
-    for part, name in ((map_fn, "map_fn"), (tf_args, "tf_args")):
-        pack(part, name)
     about = About(default_file_system(context), os.getcwd(), (), world)
     settings = NodeSettings((), is_gang=bool(use_barrier), num_gpus=num_gpus_of(tf_args), argv=argv_of(tf_args))
-    nodes = Nodes(spark, world, partial(_play, map_fn, tf_args, about), settings)
+    nodes = make_nodes(spark, world, partial(_play, map_fn, tf_args, about), settings, map_fn=map_fn, tf_args=tf_args)
     nodes.start()
     nodes.wait_all()
 

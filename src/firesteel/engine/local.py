@@ -86,12 +86,19 @@ def score_shards(
     columns: Columns,
     inputs: Callable[[], tuple[int, int | None]],
     names: tuple[str, ...] | None,
+    check: Callable[[Batch], None] | None = None,
 ) -> XShards:
-    """Each shard with its predictions, lazily; the first one that has rows is looked at, and says what does not fit."""
+    """Each shard with its predictions, lazily; the first one that has rows is looked at, and says what does not fit.
+
+    ``check`` is asked what else does not.
+    """
+    check = check or (lambda batch: None)
     first = _first(shards)
     if is_pandas(first):
         reading = pandas_reading(first, columns, inputs())
-        sample = scorer.try_out(read_pandas(first[:1], reading))
+        rows = read_pandas(first[:1], reading)
+        check(rows)
+        sample = scorer.try_out(rows)
         add_columns(first[:1], sample, names)
         none = first_rows(sample, 0)
         return shards._map_partitions(
@@ -99,7 +106,7 @@ def score_shards(
         )
     if names is not None:
         raise PlanError("output_cols names columns, and these shards have none: predictions are under 'prediction'")
-    shard_batch(first, "prediction", inputs())
+    check(shard_batch(first, "prediction", inputs()))
     finish_shard(first, {"prediction": None})
     read = partial(shard_batch, verb="prediction")
     return shards._map_partitions(partial(_score_each, scorer, read, finish_shard, None))

@@ -23,7 +23,7 @@ from firesteel.core.metrics import as_metrics
 from firesteel.core.moments import install, passing
 from firesteel.core.plan import Position
 from firesteel.core.ports import Framework, Group, State
-from firesteel.core.spec import rows_of
+from firesteel.core.spec import describe, rows_of
 from firesteel.core.triggers import Progress
 from firesteel.data.packed import pack, unpack
 from firesteel.engine.callbacks import Callbacks, Runner
@@ -105,6 +105,7 @@ class Training:
         self.last_loss = 0.0
         self.last_score: float | None = None
         self.validated: dict[str, Any] = {}  # the epoch's last validation
+        self.inputs: list[list[Any]] = []  # what the model's inputs look like, once a batch has been seen
         self.is_stopped = False
         self.has_warned = False
         self.seconds = {"data": 0.0, "compute": 0.0, "agree": 0.0, "commit": 0.0}
@@ -207,6 +208,7 @@ class Training:
         data_pass, pass_step = (at.data_pass + 1, 0) if step.is_last else (at.data_pass, at.pass_step + 1)
         self.at = replace(at, step=at.step + 1, data_pass=data_pass, pass_step=pass_step, epoch_step=at.epoch_step + 1)
         mine = rows_of(step.batch)
+        self.inputs = self.inputs or describe(step.batch)
         self.rows_since_settled += mine
         self.epoch_rows += step.rows
         self.runner.global_step = self.at.step
@@ -362,7 +364,8 @@ class Training:
         """Send the whole state to the driver, from rank 0; every rank takes part in gathering it."""
         state = self._state()
         if self.desk.rank == 0:
-            event = {"name": name, "parts": list(state), "position": asdict(self.at), "seconds": self.seconds}
+            event: dict[str, Any] = {"name": name, "parts": list(state), "position": asdict(self.at)}
+            event |= {"seconds": self.seconds, "inputs": self.inputs}
             self.desk.tell(event, list(state.values()))
 
     # --- what is there after a loss ---

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from firesteel.frontends.keras_estimator import KerasEstimator
+    from firesteel.frontends.openvino_estimator import OpenVINOEstimator
     from firesteel.frontends.torch_estimator import TorchEstimator
 
 __all__ = ["Estimator"]
@@ -136,6 +137,22 @@ class Estimator:
             sync=sync,
             averaging_steps=averaging_steps,
         )
+
+    @staticmethod
+    def from_openvino(*, model_path: str) -> OpenVINOEstimator:
+        """An estimator of an OpenVINO model. It only predicts.
+
+        Args:
+            model_path: an IR's ``.xml``, with its ``.bin`` beside it, or an ``.onnx``; local, ``hdfs://``, ``s3://``,
+                ``dbfs:/``.
+
+        Raises:
+            FileNotFoundError: one of the files is missing.
+            PlanError: they are no model; or OpenVINO is not installed.
+        """
+        from firesteel.frontends.openvino_estimator import OpenVINOEstimator
+
+        return OpenVINOEstimator(model_path)
 
     @staticmethod
     def latest_checkpoint(checkpoint_dir: str) -> str:

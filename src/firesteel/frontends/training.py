@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 from firesteel.core.errors import PlanError, UnknownName, UnsupportedError
 from firesteel.core.plan import Clipping, EarlyStopping, Fit, Launch, Map, Position, Reduce, Validation, positive
 from firesteel.core.program import Program
+from firesteel.core.spec import Batch, example_of
 from firesteel.core.triggers import as_trigger
 from firesteel.data.shards import XShards
 from firesteel.data.sources import Columns, Frame, Local, Source, Streamed, as_dataset, is_pandas, is_rdd
-from firesteel.engine import checkpoint, local
+from firesteel.data.sources.arrays import batch_from
+from firesteel.engine import checkpoint, export, local
 from firesteel.engine.callbacks import find_main
 from firesteel.engine.evaluate import evaluate
 from firesteel.engine.files import local_path
@@ -30,6 +32,7 @@ from firesteel.engine.outputs import add_columns, contained
 from firesteel.engine.score import score_frame
 from firesteel.engine.scorer import make_scorer
 from firesteel.frontends.estimator import Estimator
+from firesteel.frontends.session import session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,6 +65,7 @@ class TrainingEstimator(Estimator):
         self._summaries = Summaries()
         self._event_folder: str | None = None
         self._has_fitted = False
+        self._seen: list[list[Any]] = []  # what the inputs of the last fit looked like
 
     # --- what a door says ---
 
@@ -205,7 +209,7 @@ class TrainingEstimator(Estimator):
         if stopping is not None:
             _check_monitor(stopping.monitor, validation, self._monitors())
         keep = positive(keep_checkpoints, "keep_checkpoints", none=True)
-        spark = _session(data)
+        spark = session_of(data)
         position = self._start(resume, initial_epoch)
         self._seed = self._seed if seed is None else int(seed)
         plan = Fit(
@@ -236,6 +240,7 @@ class TrainingEstimator(Estimator):
         if outcome.state is not None:
             self._take(outcome.state)
         self._position = outcome.position
+        self._seen = outcome.inputs or self._seen
         if self._position.pass_step and not steps_per_epoch:  # ended inside an epoch; the next fit begins a new one
             self._position = replace(self._position, data_pass=self._position.data_pass + 1, pass_step=0)
         return self._history(outcome.history)
@@ -268,7 +273,7 @@ class TrainingEstimator(Estimator):
         columns = Columns.of(feature_cols, label_cols, sample_weight_col, "training")
         source = self._source(data, columns, counts_inputs=main is None)
         size = _checked_size(source, batch_size)
-        spark = _session(data)
+        spark = session_of(data)
         # Only where rows are counted off by steps does it show how many there are in one.
         rows = size or (_DEFAULT_ROWS if steps else _SCORING_ROWS)
         plan = Reduce(self._program(is_trained=False), rows, metrics, steps)
@@ -311,7 +316,7 @@ class TrainingEstimator(Estimator):
         size = _checked_size(source, batch_size)
         rows = size or (_DEFAULT_ROWS if limit or isinstance(source, Streamed) else _SCORING_ROWS)
         _check_outputs(source, data, names, output_schema)
-        spark = _session(data)
+        spark = session_of(data)
         scorer = make_scorer(spark, Map(self._program(is_trained=False), rows, names), listed, self._config)
         if source is None:
             if limit is not None:
@@ -332,6 +337,52 @@ class TrainingEstimator(Estimator):
         if not is_pandas(data):
             return contained(outputs)
         return add_columns(data if limit is None else data[: limit * rows], outputs, names)
+
+    # --- for other runtimes ---
+
+    def to_onnx(self, path: str, *, inputs: Any = None, overwrite: bool = True) -> str:
+        """Write the trained model as an ONNX file, for any number of rows. Returns the path.
+
+        Args:
+            path: local, ``file://``, ``hdfs://``, ``s3://``, ``dbfs:/``.
+            inputs: rows as for ``predict`` on arrays, to tell what they look like; not needed after a ``fit``, nor for
+                a Keras model that knows its inputs.
+            overwrite: whether a file that is there may be replaced, else ``FileExistsError``.
+        """
+        return export.to_onnx(self._framework, self.get_model(), self._example(inputs), path, overwrite)
+
+    def to_openvino(
+        self, path: str, *, inputs: Any = None, fp16: bool = False, int8: Any = None, overwrite: bool = True
+    ) -> str:
+        """Write the trained model as an OpenVINO IR, an ``.xml`` with its ``.bin``. Returns the path of the ``.xml``.
+
+        Args:
+            path: as for ``to_onnx``; ``.xml`` is added where it has no such ending.
+            inputs: as for ``to_onnx``.
+            fp16: keep weights as float16: half the size, and some thousandths off.
+            int8: some hundred rows, as for ``predict`` on arrays: weights and activations become int8 by their values.
+                Faster, and less exact. Needs nncf.
+            overwrite: as for ``to_onnx``.
+        """
+        rows = None if int8 is None else self._example(int8)
+        return export.to_openvino(
+            self._framework,
+            self.get_model(),
+            self._example(inputs),
+            path,
+            is_half=fp16,
+            calibration=rows,
+            overwrite=overwrite,
+        )
+
+    def _example(self, inputs: Any) -> Batch | None:
+        """Some rows as the model takes them: the user's own, or what the last fit saw."""
+        if inputs is None:
+            return example_of(self._seen, 2) if self._seen else None
+        batch = batch_from(inputs, Columns(None, None, None, "prediction"))
+        if batch is None:
+            raise PlanError("inputs must be rows: an ndarray, or a list or dict of them for several inputs")
+        return batch
 
     # --- settings ---
 
@@ -362,7 +413,7 @@ class TrainingEstimator(Estimator):
     @property
     def num_workers(self) -> int:
         """How many replicas train."""
-        return self._world(_session(None))
+        return self._world(session_of(None))
 
     def shutdown(self) -> None:
         """Nothing is held between calls; here for symmetry with other doors. May be called twice."""
@@ -416,6 +467,10 @@ class TrainingEstimator(Estimator):
         )
 
     @abstractmethod
+    def get_model(self) -> Any:
+        """The trained model."""
+
+    @abstractmethod
     def _inputs(self) -> tuple[int, int | None]:
         """How many inputs the model takes, at least and at most."""
 
@@ -440,20 +495,6 @@ class TrainingEstimator(Estimator):
         if self._event_folder is None and self._model_dir is not None:
             return f"{self._model_dir}/summary"
         return self._event_folder
-
-
-def _session(data: Any) -> SparkSession:
-    """The session of a DataFrame, else the active one, else a new one of ours."""
-    from pyspark.sql import SparkSession
-
-    from firesteel.cluster.context import init_context
-    from firesteel.cluster.preflight import use_own_python
-
-    if not hasattr(data, "sparkSession"):
-        init_context()
-    spark: SparkSession = data.sparkSession if hasattr(data, "sparkSession") else SparkSession.builder.getOrCreate()
-    use_own_python(spark)
-    return spark
 
 
 def _stream(source: Streamed, batch_size: int | None, *, config: dict[str, Any], auto_shard: bool) -> Stream:

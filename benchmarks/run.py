@@ -18,7 +18,19 @@ from benchmarks.facts import facts
 from benchmarks.harness import measure
 from benchmarks.report import Report
 
-CASES = ("gang_up", "training", "commits", "first_epoch", "feed", "scoring", "growth", "shards", "tfrecord", "peers")
+CASES = (
+    "gang_up",
+    "training",
+    "commits",
+    "first_epoch",
+    "feed",
+    "scoring",
+    "openvino",
+    "growth",
+    "shards",
+    "tfrecord",
+    "peers",
+)
 _MINUTES = ("peers",)  # environments to be made, a session of its own for each turn
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openvino as ov
 import pandas as pd
 import pytest
 from pyspark import SparkContext
@@ -177,7 +178,10 @@ def test_old_and_new_properties(spark: SparkSession, affine: Any) -> None:
         found = affine.predict(X, config={"CPU_THREADS_NUM": "1", "CPU_BIND_THREAD": "YES"})
     assert ["INFERENCE_NUM_THREADS" in str(each.message) for each in told] == [True, False]
     np.testing.assert_allclose(found, Y, atol=1e-5)
-    np.testing.assert_allclose(affine.predict(X, config={"PERFORMANCE_HINT": "LATENCY"}), Y, atol=1e-5)
+    import openvino.properties.hint as hints
+
+    for config in ({"PERFORMANCE_HINT": "LATENCY"}, {hints.inference_precision: ov.Type.f32}):
+        np.testing.assert_allclose(affine.predict(X, config=config), Y, atol=1e-5)
     with pytest.raises(PlanError, match="NO_SUCH"):
         affine.predict(X, config={"NO_SUCH": 1})
 

@@ -24,7 +24,7 @@ from firesteel.cluster.pulse import Pulse
 from firesteel.cluster.travel import unpack
 from firesteel.cluster.wire import Buffer, Link, WireError
 
-__all__ = ["Desk", "main", "this_desk"]
+__all__ = ["Desk", "die_with_parent", "main", "this_desk"]
 
 _ANSWER_TIMEOUT_SECONDS = 300.0
 _PR_SET_PDEATHSIG = 1
@@ -85,6 +85,12 @@ class Desk:
         answer, buffers = self._ask(message, [] if value is None else [value])
         return bytes(buffers[0]) if answer["present"] else None
 
+    def give_up(self, failure: Failure) -> None:
+        """Report this and end the process, from any thread: the main one may wait for what will never come."""
+        with contextlib.suppress(OSError):
+            self._link.send({"kind": "failed", "failure": failure.to_json()})
+        os._exit(1)
+
     def hang_up(self) -> None:
         """Cut the task's connection to the driver, for the sake of trying that out."""
         self._link.send({"kind": "hang up"})
@@ -124,7 +130,7 @@ def this_desk() -> Desk | None:
 
 def main() -> None:
     """Entry point of ``python -m firesteel.cluster.child``."""
-    _die_with_parent()
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle; it tells us
     faulthandler.enable()
     control, program = int(sys.argv[1]), int(sys.argv[2])
@@ -153,7 +159,8 @@ def main() -> None:
     os._exit(status)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Let the system end this process when its parent ends."""
     # Linux only; elsewhere the end of the control connection does the same, a moment later.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

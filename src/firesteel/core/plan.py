@@ -9,9 +9,23 @@ from firesteel.core.errors import PlanError, UnknownName
 from firesteel.core.program import Program
 from firesteel.core.triggers import Trigger
 
-__all__ = ["SYNCS", "Clipping", "EarlyStopping", "Fit", "Launch", "Map", "Reduce", "Validation", "positive"]
+__all__ = [
+    "LIBRARIES",
+    "SYNCS",
+    "Clipping",
+    "EarlyStopping",
+    "Exchange",
+    "Fit",
+    "Launch",
+    "Map",
+    "Reduce",
+    "Validation",
+    "positive",
+]
 
-SYNCS = ("all-reduce", "averaging", "native", "sharded")
+SYNCS = ("all-reduce", "asynchronous", "averaging", "native", "sharded")
+LIBRARIES = {"gloo": (), "horovod": ("horovod",), "kvstore": ("mxnet",)}
+"""By which replicas can exchange buffers, and the packages that each needs on every task."""
 
 
 def positive(value: object, name: str, *, none: bool = False) -> int | None:
@@ -102,6 +116,8 @@ class Launch:
     max_failures: int = 3
     max_preemptions: int = 16
     min_workers: int | None = None
+    threads: int | None = None
+    """Of each rank's process; default: its task's cores."""
 
     def __post_init__(self) -> None:
         for name in ("max_failures", "max_preemptions"):
@@ -110,6 +126,35 @@ class Launch:
                 positive(value, f"{name}, unless it is 0,")
         if self.min_workers is not None and not 1 <= (positive(self.min_workers, "min_workers") or 0) <= self.world:
             raise PlanError(f"min_workers must be between 1 and the {self.world} replicas there are")
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """By which library replicas exchange buffers.
+
+    Args:
+        library: one of ``LIBRARIES``.
+        kind: which of its kinds, where it has some.
+        servers: how many run beside the ranks, where it has some; default as many.
+    """
+
+    library: str = "gloo"
+    kind: str = ""
+    servers: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.library not in LIBRARIES:
+            raise UnknownName("library to exchange by", self.library, LIBRARIES)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether ranks meet before the user's functions run, which may ask this library who they are."""
+        return self.library == "horovod"
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """What must be the same on the driver and on every task."""
+        return LIBRARIES[self.library]
 
 
 @dataclass(frozen=True)
@@ -142,6 +187,11 @@ class Fit:
     callbacks: tuple[Any, ...] = ()
     metrics: Any = None
     auto_shard: bool = True
+    exchange: Exchange = Exchange()
+    pass_steps: int | None = None
+    """Make each pass over the data so many steps long, by cutting or by beginning anew."""
+    progress_steps: int | None = None
+    """Report progress after every so many steps; default several times a second."""
     position: Position = field(default_factory=lambda: Position())
 
     def __post_init__(self) -> None:

@@ -18,6 +18,7 @@ from firesteel.data.shards import XShards
 from firesteel.data.sources import Columns, is_pandas, pandas_reading, read_pandas, shard_batch
 from firesteel.data.sources.rdds import as_shards
 from firesteel.engine.answers import ANSWER_SCHEMA, Read, answer, collect, failed, local_frame
+from firesteel.engine.feeds import create
 from firesteel.engine.job import Stream
 from firesteel.engine.outputs import add_columns, contained, finish_shard
 from firesteel.engine.scorer import Outputs, Scorer, first_rows
@@ -197,11 +198,8 @@ def _score_streamed(scorer: Scorer, work: bytes, _: Iterator[int]) -> Iterator[A
 def open_stream(framework: Any, stream: Stream, rank: int, world: int) -> tuple[Any, int | None, bool]:
     """A rank's loader, its batch size, and whether its rows are the rank's own. Runs in a task."""
     source, size = stream.source, stream.batch_size
-    if not stream.auto_shard and size is not None:
+    if stream.auto_shard is False and size is not None:
         size = max(1, size // world + (rank < size % world))
     if stream.is_creator:
-        config = dict(stream.config)
-        if not stream.auto_shard:
-            config |= {"rank": rank, "num_shards": world}
-        source = source(config, size)
-    return source, size, framework.take_shard(source, rank, world) or not stream.auto_shard
+        source = create(framework, stream, rank, world, size)
+    return source, size, framework.take_shard(source, rank, world) or stream.auto_shard is False

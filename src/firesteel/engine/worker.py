@@ -6,15 +6,15 @@ stop. Whatever all replicas must do alike is decided from numbers that all have:
 
 from __future__ import annotations
 
+import json
 import math
-import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
-import psutil
 
 from firesteel.cluster.child import Desk
 from firesteel.core import registry
@@ -23,13 +23,14 @@ from firesteel.core.metrics import as_metrics
 from firesteel.core.moments import install, passing
 from firesteel.core.plan import Position
 from firesteel.core.ports import Framework, Group, State
-from firesteel.core.spec import describe, rows_of
+from firesteel.core.spec import describe, example_of, rows_of
 from firesteel.core.triggers import Progress
 from firesteel.data.packed import pack, unpack
 from firesteel.engine.callbacks import Callbacks, Runner
 from firesteel.engine.commits import Commits, join, split
 from firesteel.engine.feeds import Step, open_training, open_validation
 from firesteel.engine.fold import Fold
+from firesteel.engine.groups import join_group
 from firesteel.engine.job import FitJob
 from firesteel.engine.ledger import Ledger
 from firesteel.engine.patience import Patience
@@ -46,6 +47,21 @@ def main(desk: Desk) -> None:
     install(job.probe)
     passing("wake", rank=desk.rank, generation=desk.generation)
     framework = registry.framework(job.plan.program.framework)
+    with ExitStack() as company:
+
+        def meet() -> tuple[dict[str, Any], Group]:
+            assignment = desk.assignment()
+            passing("join", rank=desk.rank, generation=desk.generation)
+            return assignment, company.enter_context(join_group(desk, job.plan.exchange, assignment))
+
+        met = meet() if job.plan.exchange.is_first else None
+        replica, callbacks = _wake(desk, job, framework)
+        assignment, group = met or meet()
+        Training(desk, job, assignment, framework, replica, group, callbacks).run()
+
+
+def _wake(desk: Desk, job: FitJob, framework: Framework) -> tuple[Any, Callbacks]:
+    """The replica, and those who watch it."""
     replica: Any = framework.replica(job.plan.program, desk.device, desk.threads)
     runner = Runner(rank=desk.rank, num_workers=desk.world, config=dict(job.config or {}))
     callbacks = Callbacks(job.plan.callbacks, runner)
@@ -53,30 +69,7 @@ def main(desk: Desk) -> None:
     replica.runner = runner if callbacks else None
     replica.seed(job.plan.seed)
     replica.start(job.plan.program.state)
-    assignment = desk.assignment()
-    passing("join", rank=desk.rank, generation=desk.generation)
-    group = join_group(desk)
-    Training(desk, job, assignment, framework, replica, group, callbacks).run()
-    group.close()
-
-
-def join_group(desk: Desk) -> Group:
-    """The collective group of this gang; a group of one needs no library."""
-    if desk.world == 1:
-        from firesteel.sync.solo import SoloGroup
-
-        return SoloGroup()
-    from firesteel.sync.gloo import GlooGroup
-
-    return GlooGroup(desk.rank, desk.world, desk.board, _interface(desk.host), desk.generation)
-
-
-def _interface(address: str) -> str | None:
-    """The network interface with this address: the one by which the driver was reached."""
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(each.family == socket.AF_INET and each.address == address for each in addresses):
-            return str(name)
-    return None
+    return replica, callbacks
 
 
 class Training:
@@ -219,7 +212,9 @@ class Training:
             self.has_warned = True
             text = f"the loss is {loss} at step {self.at.step} on replica {self.desk.rank}"
             self.desk.tell({"name": "warning", "text": text})
-        if self.desk.rank == 0 and time.perf_counter() - self.told > _PROGRESS_SECONDS:
+        every = self.plan.progress_steps
+        is_due = time.perf_counter() - self.told > _PROGRESS_SECONDS if every is None else self.at.step % every == 0
+        if self.desk.rank == 0 and is_due:
             self._tell_progress(loss)
 
     def _end_epoch(self, is_whole: bool) -> None:
@@ -295,9 +290,15 @@ class Training:
     def _prepare(self) -> None:
         """Let a replica build what needs to see rows, if it is of that kind."""
         prepare = getattr(self.replica, "prepare", None)
-        sample = None if prepare is None else self.data.sample()
-        if prepare is not None and sample is not None:
-            prepare(sample)
+        if prepare is None:
+            return
+        sample = self.data.sample()
+        mine = [] if sample is None else [[n, v.dtype.str, list(v.shape[1:])] for n, v in sample.items()]
+        # A rank whose own data has no rows is told by the others.
+        found = next((f for f in map(json.loads, self.group.gather_bytes(json.dumps(mine).encode())) if f), None)
+        if sample is not None or found is not None:
+            prepare(example_of(found or [], 0) if sample is None else sample)
+            self.runner.optimizer = self.replica.optimizer
 
     def _tallied(self) -> dict[str, Any]:
         """An epoch's figures of a replica that keeps them itself, all replicas together."""
@@ -470,6 +471,7 @@ class Training:
         runner._state = self._state
         runner._pack = getattr(framework, "pack_file", None)
         runner._mark = getattr(replica, "mark", None)
+        runner._files = getattr(replica, "files", None)
         follow = getattr(replica, "follow", None)
         runner._follow = None if follow is None else lambda: follow(self.group)
         runner._ship = lambda path, data: self.desk.tell({"name": "file", "path": path}, [data])

@@ -188,7 +188,7 @@ class OpenVINOEstimator(Estimator):
             return {}
         if not isinstance(config, Mapping):
             raise PlanError(f"config must be a dict of OpenVINO's properties, not {type(config).__qualname__}")
-        settings = dict(config)
+        settings = {str(key): _plain(value) for key, value in config.items()}
         for old, new in _RENAMED.items():
             if old in settings:
                 warnings.warn(f"{old} is now {new}, and taken as that", FutureWarning, stacklevel=3)
@@ -243,6 +243,13 @@ class OpenVINOEstimator(Estimator):
         return {
             name: values.astype(kind, copy=False) for (name, values), kind in zip(batch.items(), kinds, strict=True)
         }
+
+
+def _plain(value: Any) -> Any:
+    """A property's value as it can travel: OpenVINO's own enumerations and types by their names."""
+    if isinstance(value, (str, int, float)):
+        return value
+    return value.to_string() if hasattr(value, "to_string") else getattr(value, "name", str(value))
 
 
 def _read(framework: Any, path: str) -> Any:

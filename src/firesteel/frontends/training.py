@@ -12,7 +12,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from firesteel.core.errors import PlanError, UnknownName, UnsupportedError
-from firesteel.core.plan import Clipping, EarlyStopping, Fit, Launch, Map, Position, Reduce, Validation, positive
+from firesteel.core.plan import (
+    Clipping,
+    EarlyStopping,
+    Exchange,
+    Fit,
+    Launch,
+    Map,
+    Position,
+    Reduce,
+    Validation,
+    positive,
+)
 from firesteel.core.program import Program
 from firesteel.core.spec import Batch, example_of
 from firesteel.core.triggers import as_trigger
@@ -56,6 +67,10 @@ class TrainingEstimator(Estimator):
         self._seed = seed
         self._workers_per_node = positive(workers_per_node, "workers_per_node") or 1
         self._sync = "all-reduce"
+        self._exchange = Exchange()
+        self._threads: int | None = None
+        self._pass_steps: int | None = None
+        self._progress_steps: int | None = None
         self._averaging_steps = 1
         self._config = config
         self._model_dir = None if model_dir is None else (local_path(model_dir) or model_dir)
@@ -138,7 +153,7 @@ class TrainingEstimator(Estimator):
         resume: bool = False,
         early_stopping: EarlyStopping | None = None,
         data_config: dict[str, Any] | None = None,
-        auto_shard: bool = True,
+        auto_shard: bool | None = True,
         max_failures: int = 3,
         min_workers: int | None = None,
         verbose: int = 1,
@@ -214,7 +229,7 @@ class TrainingEstimator(Estimator):
         self._seed = self._seed if seed is None else int(seed)
         plan = Fit(
             program=self._program(class_weight=_class_weights(class_weight)),
-            launch=_launch(self._world(spark), max_failures, min_workers),
+            launch=_launch(self._world(spark), max_failures, min_workers, self._threads),
             batch_size=size,
             epochs=epochs if resume else position.epoch + epochs,
             sync=self._sync,
@@ -228,6 +243,9 @@ class TrainingEstimator(Estimator):
             early_stopping=stopping,
             callbacks=listed,
             metrics=self._measures(None),
+            exchange=self._exchange,
+            pass_steps=self._pass_steps,
+            progress_steps=self._progress_steps,
             position=position,
         )
         if resume and (position.step >= plan.max_steps if plan.max_steps else position.epoch >= plan.epochs):
@@ -257,7 +275,7 @@ class TrainingEstimator(Estimator):
         validation_metrics: Any = None,
         callbacks: Any = None,
         data_config: dict[str, Any] | None = None,
-        auto_shard: bool = True,
+        auto_shard: bool | None = True,
         verbose: int = 1,
     ) -> dict[str, Any]:
         """Loss and metrics over every row once, exactly as a single process would compute them.
@@ -497,7 +515,7 @@ class TrainingEstimator(Estimator):
         return self._event_folder
 
 
-def _stream(source: Streamed, batch_size: int | None, *, config: dict[str, Any], auto_shard: bool) -> Stream:
+def _stream(source: Streamed, batch_size: int | None, *, config: dict[str, Any], auto_shard: bool | None) -> Stream:
     return Stream(source.source, source.is_creator, config, batch_size, auto_shard)
 
 
@@ -537,8 +555,8 @@ def _check_endless(source: Source, steps_per_epoch: Any, max_steps: Any) -> None
         raise PlanError("this data has no end: pass steps_per_epoch or max_steps")
 
 
-def _launch(world: int, max_failures: int, min_workers: int | None) -> Launch:
-    launch = Launch(world, max_failures=max_failures, min_workers=min_workers)
+def _launch(world: int, max_failures: int, min_workers: int | None, threads: int | None) -> Launch:
+    launch = Launch(world, max_failures=max_failures, min_workers=min_workers, threads=threads)
     return launch if max_failures else replace(launch, max_preemptions=0)  # who wants no loss got over means any
 
 

@@ -6,8 +6,11 @@ BIN := $(VENV)/bin
 # The stamp's name holds the checksum of both files, so a checkout or a touch alone reinstalls nothing.
 STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
+# Against which torch it was built is in the name: another one needs another build.
+HOROVOD := .venv-horovod/.built-$(shell sed -n 's/^torch==//p' constraints.txt)
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-quick memory soak docs clean venv $(VENV)
+.PHONY: help demo test test-mxnet test-horovod horovod check format bench bench-quick memory soak docs clean venv $(VENV)
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
@@ -17,6 +20,29 @@ demo: $(STAMP)  ## train, save, reload and score a digit classifier on two repli
 
 test: $(STAMP)  ## all tests, in one process (TEST_ARGS="-k feed")
 	@$(BIN)/python -m pytest tests $(TEST_ARGS)
+	@test -n "$(TEST_ARGS)" || $(MAKE) --no-print-directory test-mxnet
+
+test-mxnet: $(STAMP)  ## MXNet's tests, in an environment of their own (.venv-mxnet); part of make test
+	@if scripts/side-environment $(BIN)/python .venv-mxnet mxnet==1.9.1 graphviz >/dev/null 2>.venv-mxnet.log; then \
+		rm -f .venv-mxnet.log; \
+		.venv-mxnet/bin/python -m pytest $$(grep -rl need_mxnet tests --include='test_*.py') 'tests/examples/test_examples.py::test_example_runs[11_mxnet]' $(MXNET_ARGS); \
+	else \
+		echo "MXNet's tests are skipped: $$(tail -n 1 .venv-mxnet.log)"; rm -f .venv-mxnet.log; \
+	fi
+
+horovod: $(HOROVOD)  ## build Horovod's wheel against the installed torch, into .venv-horovod/wheels (four minutes)
+	@echo "$$(ls .venv-horovod/wheels/*.whl)"
+
+test-horovod: $(HOROVOD)  ## Horovod's tests, in an environment of their own (.venv-horovod); builds it first
+	@.venv-horovod/bin/python -m pytest $$(grep -rl need_horovod tests --include='test_*.py') 'tests/examples/test_examples.py::test_example_runs[12_horovod]' $(HOROVOD_ARGS)
+
+$(HOROVOD): scripts/build-horovod scripts/cxx17 | $(STAMP)
+	@scripts/side-environment $(BIN)/python .venv-horovod setuptools==80.9.0 wheel 'cmake<4' cffi pycparser cloudpickle psutil pyyaml packaging
+	@echo "building Horovod (four minutes)"
+	@rm -rf .venv-horovod/wheels
+	@scripts/build-horovod .venv-horovod/bin/python .venv-horovod/wheels
+	@scripts/side-environment $(BIN)/python .venv-horovod .venv-horovod/wheels/*.whl
+	@touch $@
 
 check: $(STAMP)  ## lint, format, types, layers
 	@$(BIN)/ruff check .

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from firesteel.frontends.estimator import Estimator
     from firesteel.frontends.pipeline.asynchronous import SparkAsyncDL, SparkAsyncDLModel
     from firesteel.frontends.pipeline.graphs import build_graph
+    from firesteel.frontends.tfcluster.cluster import TFCluster
     from firesteel.frontends.tfpark.dataset import TFDataset
     from firesteel.frontends.tfpark.optimizer import TFOptimizer
     from firesteel.frontends.tfpark.predictor import TFPredictor
-    from firesteel.frontends.tfcluster.cluster import TFCluster
 
 __version__ = "0.1.0"
 

@@ -1,5 +1,6 @@
 """Every example runs, and the README's first snippet is the first example."""
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -26,6 +27,9 @@ def run(script, *arguments, cwd):
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
 def test_example_runs(script, tmp_path):
+    needed = re.search(r"^# Needs (\w+)\.", script.read_text(encoding="utf-8"), re.MULTILINE)
+    if needed and importlib.util.find_spec(needed[1]) is None:
+        pytest.skip(f"{needed[1]} is not installed here: make test-{needed[1]}")
     done = run(script, "--quick", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip()

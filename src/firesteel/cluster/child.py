@@ -91,6 +91,12 @@ class Desk:
         while True:
             yield self._messages.get()
 
+    def give_up(self, failure: Failure) -> None:
+        """Report this and end the process, from any thread: the main one may wait for what will never come."""
+        with contextlib.suppress(OSError):
+            self._link.send({"kind": "failed", "failure": failure.to_json()})
+        os._exit(1)
+
     def hang_up(self) -> None:
         """Cut the task's connection to the driver, for the sake of trying that out."""
         self._link.send({"kind": "hang up"})

@@ -35,7 +35,10 @@ _NVIDIA_SMI_TIMEOUT_SECONDS = 2.0
 _LITTLE_DISK_BYTES = 2 * _GIB
 
 # The last release is source only, and a plain pip install of it fails: its CMake files insist on an older C++.
-_HOROVOD_BUILD = "build horovod==0.28.1 against the installed torch, with a compiler wrapper that forces -std=c++17"
+_HOROVOD_BUILD = (
+    "scripts/build-horovod PYTHON FOLDER, in Firesteel's repository, builds horovod==0.28.1 against the installed "
+    "torch (with -std=c++17)"
+)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 Its kinds: ``plan``, the request was wrong, which only the data could show (a ragged array); ``user``, an exception
 in the user's own code; ``infrastructure``, a process or a connection is gone; ``preemption``, somebody took it away
 (SIGTERM, a decommissioned executor); ``upstream``, Spark could not compute the rows, and will say why;
-``collateral``, a replica lost its peers, of whom one has more to tell.
+``collateral``, a replica lost its peers, of whom one has more to tell; ``companion``, a process that a rank started
+beside its own is gone.
 
 Only the second and third are tried again, each kind on a budget of its own.
 """

@@ -11,10 +11,12 @@ from firesteel.core.spec import TensorSpec
 from firesteel.core.triggers import Trigger
 
 __all__ = [
+    "LIBRARIES",
     "SERVER_SYNCS",
     "SYNCS",
     "Clipping",
     "EarlyStopping",
+    "Exchange",
     "Fit",
     "Launch",
     "Map",
@@ -25,7 +27,9 @@ __all__ = [
 ]
 
 SERVER_SYNCS = ("hogwild", "locked")
-SYNCS = ("all-reduce", "averaging", "native", "sharded", *SERVER_SYNCS)
+SYNCS = ("all-reduce", "asynchronous", "averaging", "native", "sharded", *SERVER_SYNCS)
+LIBRARIES = {"gloo": (), "horovod": ("horovod",), "kvstore": ("mxnet",)}
+"""By which replicas can exchange buffers, and the packages that each needs on every task."""
 
 
 def positive(value: object, name: str, *, none: bool = False) -> int | None:
@@ -118,6 +122,8 @@ class Launch:
     max_preemptions: int = 16
     min_workers: int | None = None
     roles: tuple[str, ...] = ()
+    threads: int | None = None
+    """Of each rank's process; default: its task's cores."""
 
     def __post_init__(self) -> None:
         for name in ("max_failures", "max_preemptions"):
@@ -126,6 +132,35 @@ class Launch:
                 positive(value, f"{name}, unless it is 0,")
         if self.min_workers is not None and not 1 <= (positive(self.min_workers, "min_workers") or 0) <= self.world:
             raise PlanError(f"min_workers must be between 1 and the {self.world} replicas there are")
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """By which library replicas exchange buffers.
+
+    Args:
+        library: one of ``LIBRARIES``.
+        kind: which of its kinds, where it has some.
+        servers: how many run beside the ranks, where it has some; default as many.
+    """
+
+    library: str = "gloo"
+    kind: str = ""
+    servers: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.library not in LIBRARIES:
+            raise UnknownName("library to exchange by", self.library, LIBRARIES)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether ranks meet before the user's functions run, which may ask this library who they are."""
+        return self.library == "horovod"
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """What must be the same on the driver and on every task."""
+        return LIBRARIES[self.library]
 
 
 @dataclass(frozen=True)
@@ -168,6 +203,11 @@ class Fit:
     metrics: Any = None
     device: str = "auto"
     auto_shard: bool = True
+    exchange: Exchange = Exchange()
+    pass_steps: int | None = None
+    """Make each pass over the data so many steps long, by cutting or by beginning anew."""
+    progress_steps: int | None = None
+    """Report progress after every so many steps; default several times a second."""
     position: Position = field(default_factory=lambda: Position())
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Batch", "Signature", "TensorSpec", "batch_of", "rows_of"]
+__all__ = ["Batch", "Signature", "TensorSpec", "batch_of", "describe", "example_of", "rows_of"]
 
 Batch = dict[str, npt.NDArray[Any]]
 """Named arrays with one leading length: the rows."""
@@ -98,3 +98,13 @@ def _named(letter: str, value: Any, convert: Callable[[Any], npt.NDArray[Any]]) 
 def rows_of(batch: Batch) -> int:
     """The one leading length of a batch."""
     return len(next(iter(batch.values())))
+
+
+def describe(batch: Batch) -> list[list[Any]]:
+    """Name, dtype and row shape of each of the batch's features, as plain values."""
+    return [[name, values.dtype.str, list(values.shape[1:])] for name, values in batch.items() if name[0] == "x"]
+
+
+def example_of(description: list[list[Any]], rows: int) -> Batch:
+    """Features of zeros that look as ``describe`` said."""
+    return {name: np.zeros((rows, *shape), dtype) for name, dtype, shape in description}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -45,10 +46,14 @@ class Arrangement:
     newest: Newest
     listener: Ear
     marks: dict[int, tuple[int, int]]
+    meeting: Callable[[], list[Any]] | None = None
+    """Prepares the place where a library's ranks meet, and tells its address; see ``engine.groups``."""
 
     def arrange(self, reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """See ``Coordinator.arrange``."""
         common: dict[str, Any] = {"restore": self._origin(reports)}
+        if self.meeting is not None:
+            common["meeting"] = self.meeting()
         if self.has_validation and self.job.validation_stream is None:
             rows = self.relay.rows("validation")
             common["validation"] = {"tensors": self.relay.describe("validation"), "rows": rows}

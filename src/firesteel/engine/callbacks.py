@@ -62,6 +62,7 @@ class Runner:
         self._mark: Callable[[], None] | None = None
         self._follow: Callable[[], None] | None = None
         self._parameters: Callable[[], dict[str, Any]] | None = None
+        self._files: Callable[[int], dict[str, bytes]] | None = None
 
     def put(self, key: str, value: Any) -> None:
         """Keep a value for other callbacks; a key that is there already is a ``KeyError``."""
@@ -95,6 +96,11 @@ class Runner:
         if self._parameters is not None:
             return dict(self._parameters())
         return {name: each.detach().cpu().numpy() for name, each in self.model.named_parameters()}
+
+    def files(self, epoch: int) -> dict[str, bytes]:
+        """The model as its own framework saves it after an epoch, by the end of each file's name."""
+        assert self._files is not None
+        return self._files(epoch)
 
     def follow(self, act: Callable[[], None]) -> None:
         """Let ``act`` change the model on replica 0, and all others do the same. A collective."""

@@ -21,7 +21,7 @@ from firesteel.data.spool import Block, SpoolReader
 from firesteel.engine.job import FitJob, Stream
 from firesteel.engine.relay import pull
 
-__all__ = ["SpoolSteps", "Step", "Steps", "StreamSteps", "open_training", "open_validation"]
+__all__ = ["ResizedSteps", "SpoolSteps", "Step", "Steps", "StreamSteps", "create", "open_training", "open_validation"]
 
 
 BEFORE_ALL = -1
@@ -58,6 +58,11 @@ class Steps(Protocol):
 
 def open_training(job: FitJob, desk: Desk, assignment: dict[str, Any], framework: Framework, group: Group) -> Steps:
     """The rows that a fit trains on, as this rank was assigned them."""
+    steps = _open_training(job, desk, assignment, framework, group)
+    return steps if job.plan.pass_steps is None else ResizedSteps(steps, job.plan.pass_steps)
+
+
+def _open_training(job: FitJob, desk: Desk, assignment: dict[str, Any], framework: Framework, group: Group) -> Steps:
     plan = job.plan
     if job.stream is not None:
         return StreamSteps(job.stream, framework, group, plan.seed)
@@ -120,6 +125,41 @@ class SpoolSteps:
         return self._feed.empty()
 
 
+class ResizedSteps:
+    """A data set made to last so many steps: cut, or begun anew as often as it takes."""
+
+    def __init__(self, inner: Steps, count: int) -> None:
+        self.steps: int | None = count
+        self._inner = inner
+        self._count = count
+
+    def run(self, data_pass: int, first: int) -> Iterator[Step]:
+        """See ``Steps``."""
+        number = 0
+        while number < self._count:
+            begin = number
+            for step in self._inner.run(data_pass, 0):
+                if number >= first:
+                    yield step._replace(is_last=number + 1 == self._count)
+                number += 1
+                if number == self._count:
+                    return
+            if number == begin:
+                return  # no rows
+
+    def sample(self) -> Batch | None:
+        """See ``Steps``."""
+        return self._inner.sample()
+
+
+def create(framework: Any, stream: Stream, rank: int, size: int, batch_size: int | None) -> Any:
+    """What a stream's creator makes for this rank. A framework may call creators in a way of its own."""
+    if hasattr(framework, "create"):
+        return framework.create(stream, rank, size)
+    mine = {"rank": rank, "num_shards": size} if stream.auto_shard is False else {}
+    return stream.source({**stream.config, **mine}, batch_size)
+
+
 class StreamSteps:
     """Steps from a loader or a creator, which every replica runs for itself.
 
@@ -134,7 +174,7 @@ class StreamSteps:
         self._seed = seed
         self._limit = limit
         self._batch_size = stream.batch_size
-        is_own = not stream.auto_shard
+        is_own = stream.auto_shard is False
         if is_own and self._batch_size is not None:
             self._batch_size = self._batch_size // group.size + (group.rank < self._batch_size % group.size)
         if stream.is_creator:
@@ -143,8 +183,7 @@ class StreamSteps:
             np.random.seed(seed % 2**32)
             if hasattr(framework, "seed_process"):
                 framework.seed_process(seed)
-            mine = {"rank": group.rank, "num_shards": group.size} if is_own else {}
-            source = stream.source({**stream.config, **mine}, self._batch_size)
+            source = create(framework, stream, group.rank, group.size, self._batch_size)
         else:
             source = stream.source
         self._is_own = framework.take_shard(source, group.rank, group.size) or is_own  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from firesteel.cluster.coordinator import Coordinator
 from firesteel.cluster.deadlines import Deadlines
 from firesteel.cluster.failure import Budget
 from firesteel.cluster.launch import Lost, launch
-from firesteel.cluster.preflight import cores_per_task, is_remote
+from firesteel.cluster.preflight import bind_address, cores_per_task, driver_address, is_remote
 from firesteel.cluster.travel import pack
 from firesteel.core import moments, registry
 from firesteel.core.errors import PlanError
@@ -21,6 +21,7 @@ from firesteel.data.seating import Decoder, Seated, seat
 from firesteel.data.sources import Frame, Local, Packed, Source, Streamed
 from firesteel.engine.arrangement import Arrangement
 from firesteel.engine.gather import gather
+from firesteel.engine.groups import meeting_place
 from firesteel.engine.job import FitJob, Stream, TaskCard, seat_and_train
 from firesteel.engine.listener import Listener, Outcome, Outputs
 from firesteel.engine.newest import Newest
@@ -89,26 +90,33 @@ def _fit(
     marks: dict[int, tuple[int, int]] = {}
     world = wanted.world
     try:
-        with desk:
+        with desk, meeting_place(plan.exchange, bind_address(spark), driver_address(spark)) as meeting:
             while True:
                 if isinstance(data, (Frame, Packed)):
                     seated, tensors = _seat(data, world)
                 else:
                     seated, tensors = Seated(_no_rows(spark, world), 0, Decoder(Reading(()))), ()
                 arrangement = Arrangement(
-                    world, seated.partitions, relay, job, validation is not None, newest, desk, marks
+                    world, seated.partitions, relay, job, validation is not None, newest, desk, marks, meeting
                 )
                 try:
                     launch(
                         seated.frame,
                         seat_and_train,
-                        TaskCard(payload, seated.decoder, tensors, cores_per_task(spark), job.probe, plan.device),
+                        TaskCard(
+                            payload,
+                            seated.decoder,
+                            tensors,
+                            wanted.threads or cores_per_task(spark),
+                            job.probe,
+                            plan.device,
+                        ),
                         world=world,
                         arrange=arrangement.arrange,
                         on_event=desk.take,
                         on_fetch=lambda what: newest.answer(what) if "state" in what else relay.answer(what),
                         on_wait=partial(_look, desk, servers),
-                        packages=registry.framework(plan.program.framework).packages,
+                        packages=(*registry.framework(plan.program.framework).packages, *plan.exchange.packages),
                         deadlines=deadlines,
                         budget=budget,
                         min_workers=None if wanted.min_workers is None else min(wanted.min_workers, world),

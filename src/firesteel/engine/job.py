@@ -32,7 +32,8 @@ class Stream:
     is_creator: bool
     config: dict[str, Any]
     batch_size: int | None
-    auto_shard: bool = True
+    auto_shard: bool | None = True
+    """Whether creators yield all rows, to be divided by us, or each replica's own; ``None``: the framework can tell."""
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,8 @@ class Outcome:
     state: dict[str, bytes] | None
     position: Position
     seconds: dict[str, float] = field(default_factory=dict)
+    inputs: list[list[Any]] = field(default_factory=list)
+    """What the model's inputs look like (``core.spec.describe``)."""
 
 
 class Listener:
@@ -78,6 +80,7 @@ class Listener:
         self._state: dict[str, bytes] | None = None
         self._position = plan.position
         self._seconds: dict[str, float] = {}
+        self._inputs: list[list[Any]] = []
         self._warning = ""
         self._has_warned = False
         self._display = Display(plan.launch.world, plan.epochs, outputs.verbose)
@@ -126,7 +129,7 @@ class Listener:
         self._warn()
         self._history.recoveries = [incident.to_json() for incident in self._budget.incidents]
         self._display.end(self._position.step - self._plan.position.step, self._seconds)
-        return Outcome(self._history, self._state, self._position, self._seconds)
+        return Outcome(self._history, self._state, self._position, self._seconds, self._inputs)
 
     def _warn(self) -> None:
         """In the caller's thread, where filters and ``pytest.warns`` apply; once."""
@@ -185,6 +188,7 @@ class Listener:
         self._state = dict(zip(event["parts"], map(bytes, buffers), strict=True))
         self._position = Position(**event["position"])
         self._seconds = event["seconds"]
+        self._inputs = event["inputs"]
 
     def _write(self, name: str, rows: list[tuple[int, float, dict[str, float]]]) -> None:
         if name in self._writers:

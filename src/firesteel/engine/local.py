@@ -18,6 +18,7 @@ from firesteel.data.shards import XShards
 from firesteel.data.sources import Columns, is_pandas, pandas_reading, read_pandas, shard_batch
 from firesteel.data.sources.rdds import as_shards
 from firesteel.engine.answers import ANSWER_SCHEMA, Read, answer, collect, failed, local_frame
+from firesteel.engine.feeds import create
 from firesteel.engine.job import Stream
 from firesteel.engine.outputs import add_columns, contained, finish_shard
 from firesteel.engine.scorer import Outputs, Scorer, first_rows
@@ -86,12 +87,19 @@ def score_shards(
     columns: Columns,
     inputs: Callable[[], tuple[int, int | None]],
     names: tuple[str, ...] | None,
+    check: Callable[[Batch], None] | None = None,
 ) -> XShards:
-    """Each shard with its predictions, lazily; the first one that has rows is looked at, and says what does not fit."""
+    """Each shard with its predictions, lazily; the first one that has rows is looked at, and says what does not fit.
+
+    ``check`` is asked what else does not.
+    """
+    check = check or (lambda batch: None)
     first = _first(shards)
     if is_pandas(first):
         reading = pandas_reading(first, columns, inputs())
-        sample = scorer.try_out(read_pandas(first[:1], reading))
+        rows = read_pandas(first[:1], reading)
+        check(rows)
+        sample = scorer.try_out(rows)
         add_columns(first[:1], sample, names)
         none = first_rows(sample, 0)
         return shards._map_partitions(
@@ -99,7 +107,7 @@ def score_shards(
         )
     if names is not None:
         raise PlanError("output_cols names columns, and these shards have none: predictions are under 'prediction'")
-    shard_batch(first, "prediction", inputs())
+    check(shard_batch(first, "prediction", inputs()))
     finish_shard(first, {"prediction": None})
     read = partial(shard_batch, verb="prediction")
     return shards._map_partitions(partial(_score_each, scorer, read, finish_shard, None))
@@ -190,11 +198,8 @@ def _score_streamed(scorer: Scorer, work: bytes, _: Iterator[int]) -> Iterator[A
 def open_stream(framework: Any, stream: Stream, rank: int, world: int) -> tuple[Any, int | None, bool]:
     """A rank's loader, its batch size, and whether its rows are the rank's own. Runs in a task."""
     source, size = stream.source, stream.batch_size
-    if not stream.auto_shard and size is not None:
+    if stream.auto_shard is False and size is not None:
         size = max(1, size // world + (rank < size % world))
     if stream.is_creator:
-        config = dict(stream.config)
-        if not stream.auto_shard:
-            config |= {"rank": rank, "num_shards": world}
-        source = source(config, size)
-    return source, size, framework.take_shard(source, rank, world) or not stream.auto_shard
+        source = create(framework, stream, rank, world, size)
+    return source, size, framework.take_shard(source, rank, world) or stream.auto_shard is False

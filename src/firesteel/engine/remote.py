@@ -24,7 +24,7 @@ from firesteel.cluster.progress import Display
 from firesteel.cluster.remote import launch_remote
 from firesteel.cluster.travel import pack
 from firesteel.core import registry
-from firesteel.core.errors import PlanError
+from firesteel.core.errors import PlanError, UnsupportedError
 from firesteel.core.plan import Fit, Launch
 from firesteel.core.spec import Batch
 from firesteel.data.packed import as_buffers, unpack
@@ -71,6 +71,11 @@ def fit_remote(
 
     Nothing is heard of the training on its way: history, files and checkpoints are there when it is over.
     """
+    if plan.exchange.library == "horovod":
+        raise UnsupportedError(
+            "Horovod's ranks meet on the driver, which no task reaches under Spark Connect; "
+            'backend="torch_distributed" works there, and learns the same'
+        )
     world = plan.launch.world
     job = make_job(plan, data, validation, stream, config)
     given = {"train": data, "validation": validation}
@@ -84,7 +89,8 @@ def fit_remote(
     outline = replace(
         outline, stream=_without_source(job.stream), validation_stream=_without_source(job.validation_stream)
     )
-    card = TaskCard(b"", decoder, tensors, cores_per_task(spark), job.probe, plan.device)
+    threads = plan.launch.threads or cores_per_task(spark)
+    card = TaskCard(b"", decoder, tensors, threads, job.probe, plan.device)
     _announce(plan, outputs.verbose)
     with Listener(plan, outputs, budget) as desk:
         launch_remote(
@@ -95,7 +101,7 @@ def fit_remote(
             world=world,
             on_event=partial(_take, desk, budget),
             directory=spool_directory,
-            packages=registry.framework(plan.program.framework).packages,
+            packages=(*registry.framework(plan.program.framework).packages, *plan.exchange.packages),
             deadlines=deadlines,
             is_run_again=plan.launch.max_failures > 0,
         )

@@ -6,10 +6,11 @@ stop. Whatever all replicas must do alike is decided from numbers that all have:
 
 from __future__ import annotations
 
-import importlib.util
+import json
 import math
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -17,14 +18,13 @@ from typing import Any
 import numpy as np
 
 from firesteel.cluster.child import Desk
-from firesteel.cluster.ports import interface_of
 from firesteel.core import registry
 from firesteel.core.errors import PlanError
 from firesteel.core.metrics import as_metrics
 from firesteel.core.moments import install, passing
 from firesteel.core.plan import SERVER_SYNCS, Position
 from firesteel.core.ports import Framework, Group, State, Sync
-from firesteel.core.spec import rows_of
+from firesteel.core.spec import describe, example_of, rows_of
 from firesteel.core.triggers import Progress
 from firesteel.data.packed import pack, unpack
 from firesteel.engine.address import dial
@@ -32,6 +32,7 @@ from firesteel.engine.callbacks import Callbacks, Runner
 from firesteel.engine.commits import Commits, join, split
 from firesteel.engine.feeds import Step, open_training, open_validation
 from firesteel.engine.fold import Fold
+from firesteel.engine.groups import join_group, meets_first
 from firesteel.engine.job import FitJob
 from firesteel.engine.ledger import Ledger
 from firesteel.engine.patience import Patience
@@ -49,8 +50,21 @@ def main(desk: Desk) -> None:
     install(job.probe)
     passing("wake", rank=desk.rank, generation=desk.generation)
     framework = registry.framework(job.plan.program.framework)
-    # TensorFlow's collectives want to be there before its first tensor; gloo may come later, which saves time.
-    early = join_group(desk) if desk.world > 1 and not has_gloo() else None
+    with ExitStack() as company:
+
+        def meet() -> tuple[dict[str, Any], Group]:
+            assignment = desk.assignment()
+            passing("join", rank=desk.rank, generation=desk.generation)
+            return assignment, company.enter_context(join_group(desk, job.plan.exchange, assignment))
+
+        met = meet() if meets_first(job.plan.exchange, desk.world) else None
+        replica, callbacks = _wake(desk, job, framework)
+        assignment, group = met or meet()
+        Training(desk, job, assignment, framework, replica, group, callbacks).run()
+
+
+def _wake(desk: Desk, job: FitJob, framework: Framework) -> tuple[Any, Callbacks]:
+    """The replica, and those who watch it."""
     replica: Any = framework.replica(job.plan.program, desk.device, desk.threads)
     runner = Runner(rank=desk.rank, num_workers=desk.world, config=dict(job.config or {}))
     callbacks = Callbacks(job.plan.callbacks, runner)
@@ -58,31 +72,7 @@ def main(desk: Desk) -> None:
     replica.runner = runner if callbacks else None
     replica.seed(job.plan.seed)
     replica.start(job.plan.program.state)
-    assignment = desk.assignment()
-    passing("join", rank=desk.rank, generation=desk.generation)
-    group = early or join_group(desk)
-    Training(desk, job, assignment, framework, replica, group, callbacks).run()
-    group.close()
-
-
-def join_group(desk: Desk) -> Group:
-    """The collective group of this gang; a group of one needs no library."""
-    if desk.world == 1:
-        from firesteel.sync.solo import SoloGroup
-
-        return SoloGroup()
-    if not has_gloo():
-        from firesteel.sync.tensorflow import TensorFlowGroup
-
-        return TensorFlowGroup(desk.rank, desk.world, desk.board, desk.host, desk.generation)
-    from firesteel.sync.gloo import GlooGroup
-
-    return GlooGroup(desk.rank, desk.world, desk.board, interface_of(desk.host), desk.generation)
-
-
-def has_gloo() -> bool:
-    """Whether torch is installed, which brings gloo."""
-    return importlib.util.find_spec("torch") is not None
+    return replica, callbacks
 
 
 class Training:
@@ -110,6 +100,7 @@ class Training:
         self.last_loss = 0.0
         self.last_score: float | None = None
         self.validated: dict[str, Any] = {}  # the epoch's last validation
+        self.inputs: list[list[Any]] = []  # what the model's inputs look like, once a batch has been seen
         self.is_stopped = False
         self.has_warned = False
         self.seconds = {"data": 0.0, "compute": 0.0, "agree": 0.0, "commit": 0.0}
@@ -223,6 +214,7 @@ class Training:
         data_pass, pass_step = (at.data_pass + 1, 0) if step.is_last else (at.data_pass, at.pass_step + 1)
         self.at = replace(at, step=at.step + 1, data_pass=data_pass, pass_step=pass_step, epoch_step=at.epoch_step + 1)
         mine = rows_of(step.batch)
+        self.inputs = self.inputs or describe(step.batch)
         self.rows_since_settled += mine
         self.epoch_rows += step.rows
         self.runner.global_step = self.at.step
@@ -234,7 +226,9 @@ class Training:
             self.has_warned = True
             text = f"the loss is {loss} at step {self.at.step} on replica {self.desk.rank}"
             self.desk.tell({"name": "warning", "text": text})
-        if self.desk.rank == 0 and time.perf_counter() - self.told > _PROGRESS_SECONDS:
+        every = self.plan.progress_steps
+        is_due = time.perf_counter() - self.told > _PROGRESS_SECONDS if every is None else self.at.step % every == 0
+        if self.desk.rank == 0 and is_due:
             self._tell_progress(loss)
 
     def _end_epoch(self, is_whole: bool) -> None:
@@ -319,9 +313,15 @@ class Training:
     def _prepare(self) -> None:
         """Let a replica build what needs to see rows, if it is of that kind."""
         prepare = getattr(self.replica, "prepare", None)
-        sample = None if prepare is None else self.data.sample()
-        if prepare is not None and sample is not None:
-            prepare(sample)
+        if prepare is None:
+            return
+        sample = self.data.sample()
+        mine = [] if sample is None else [[n, v.dtype.str, list(v.shape[1:])] for n, v in sample.items()]
+        # A rank whose own data has no rows is told by the others.
+        found = next((f for f in map(json.loads, self.group.gather_bytes(json.dumps(mine).encode())) if f), None)
+        if sample is not None or found is not None:
+            prepare(example_of(found or [], 0) if sample is None else sample)
+            self.runner.optimizer = self.replica.optimizer
 
     def _tallied(self) -> dict[str, Any]:
         """An epoch's figures of a replica that keeps them itself, all replicas together."""
@@ -393,7 +393,8 @@ class Training:
         """Send the whole state to the driver, from rank 0; every rank takes part in gathering it."""
         state = self._state()
         if self.desk.rank == 0:
-            event = {"name": name, "parts": list(state), "position": asdict(self.at), "seconds": self.seconds}
+            event: dict[str, Any] = {"name": name, "parts": list(state), "position": asdict(self.at)}
+            event |= {"seconds": self.seconds, "inputs": self.inputs}
             self.desk.tell(event, list(state.values()))
 
     # --- what is there after a loss ---
@@ -507,6 +508,7 @@ class Training:
         runner._pack = getattr(framework, "pack_file", None)
         runner._mark = getattr(replica, "mark", None)
         runner._parameters = getattr(replica, "parameters", None)
+        runner._files = getattr(replica, "files", None)
         follow = getattr(replica, "follow", None)
         runner._follow = None if follow is None else lambda: follow(self.group)
         runner._ship = lambda path, data: self.desk.tell({"name": "file", "path": path}, [data])

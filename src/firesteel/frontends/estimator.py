@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from firesteel.frontends.bigdl_estimator import BigDLEstimator
     from firesteel.frontends.graph_estimator import GraphEstimator
     from firesteel.frontends.keras_estimator import KerasEstimator
+    from firesteel.frontends.mxnet_estimator import MXNetEstimator
+    from firesteel.frontends.openvino_estimator import OpenVINOEstimator
     from firesteel.frontends.torch_estimator import TorchEstimator
 
 __all__ = ["Estimator"]
@@ -168,8 +170,9 @@ class Estimator:
             scheduler_creator: ``(optimizer, config)`` → any torch schedule.
             scheduler_step_freq: when it is stepped: ``"batch"`` or ``"epoch"``.
             config: a dict that creators get a copy of.
-            backend: ``"bigdl"`` (each replica updates its slice of the weights) or ``"torch_distributed"`` (DDP; also
-                ``"spark"``, ``"ray"``). The numbers learnt are the same.
+            backend: ``"bigdl"`` (each replica updates its slice of the weights), ``"torch_distributed"`` (DDP; also
+                ``"spark"``, ``"ray"``) or ``"horovod"`` (its all-reduce; where it is built). The numbers learnt are the
+                same.
             workers_per_node: replicas on each node; a ``local[k]`` is one node.
             model_dir: where checkpoints go, and TensorBoard files unless ``set_tensorboard`` says otherwise.
             sync_batchnorm: batch-norm sees the whole step's rows, not its replica's.
@@ -249,6 +252,64 @@ class Estimator:
             workers_per_node=workers_per_node,
             seed=seed,
         )
+
+    @staticmethod
+    def from_mxnet(
+        *,
+        config: dict[str, Any],
+        model_creator: Callable[..., Any],
+        loss_creator: Callable[..., Any] | None = None,
+        eval_metrics_creator: Callable[..., Any] | None = None,
+        validation_metrics_creator: Callable[..., Any] | None = None,
+        num_workers: int | None = None,
+        num_servers: int | None = None,
+        runner_cores: int | None = None,
+    ) -> MXNetEstimator:
+        """An estimator of an MXNet model. Import ``firesteel.learn.mxnet`` before ``mxnet`` itself.
+
+        Args:
+            config: what ``firesteel.learn.mxnet.create_config`` makes: ``optimizer``, ``optimizer_params``,
+                ``log_interval``, and where wanted ``seed``, ``init``, ``kvstore``, ``model``, ``batch_size``. Creators
+                get a copy.
+            model_creator: ``(config)`` → a Gluon block, or a symbolic ``mx.mod.Module`` with the loss in its symbol.
+            loss_creator: ``(config)`` → a Gluon loss, or a function ``(*outputs, *labels)``. Not for a Module.
+            eval_metrics_creator: ``(config)`` → a metric, its name, or a list of them, on the rows that are trained on.
+            validation_metrics_creator: the same, on validation rows.
+            num_workers: replicas; default one on each node.
+            num_servers: parameter servers; default as many as workers.
+            runner_cores: threads of each worker's process; default the task's cores.
+
+        Raises:
+            PlanError: parts that do not fit together, or MXNet is not installed.
+        """
+        from firesteel.frontends.mxnet_estimator import MXNetEstimator
+
+        return MXNetEstimator(
+            config=config,
+            model_creator=model_creator,
+            loss_creator=loss_creator,
+            eval_metrics_creator=eval_metrics_creator,
+            validation_metrics_creator=validation_metrics_creator,
+            num_workers=num_workers,
+            num_servers=num_servers,
+            runner_cores=runner_cores,
+        )
+
+    @staticmethod
+    def from_openvino(*, model_path: str) -> OpenVINOEstimator:
+        """An estimator of an OpenVINO model. It only predicts.
+
+        Args:
+            model_path: an IR's ``.xml``, with its ``.bin`` beside it, or an ``.onnx``; local, ``hdfs://``, ``s3://``,
+                ``dbfs:/``.
+
+        Raises:
+            FileNotFoundError: one of the files is missing.
+            PlanError: they are no model; or OpenVINO is not installed.
+        """
+        from firesteel.frontends.openvino_estimator import OpenVINOEstimator
+
+        return OpenVINOEstimator(model_path)
 
     @staticmethod
     def latest_checkpoint(checkpoint_dir: str) -> str:

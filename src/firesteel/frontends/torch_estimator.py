@@ -10,7 +10,7 @@ from firesteel.core import registry
 from firesteel.core.errors import CheckpointError, PlanError, UnknownName, UnsupportedError
 from firesteel.core.metrics import as_metrics
 from firesteel.core.optimizers import OptimMethod
-from firesteel.core.plan import EarlyStopping, Position, positive
+from firesteel.core.plan import EarlyStopping, Exchange, Position, positive
 from firesteel.core.program import Program
 from firesteel.engine.callbacks import Callback, find_main
 from firesteel.engine.files import read_bytes, write_bytes
@@ -19,7 +19,13 @@ from firesteel.frontends.training import TrainingEstimator, split_stopping
 
 __all__ = ["TorchEstimator"]
 
-_SYNC_OF_BACKEND = {"bigdl": "sharded", "torch_distributed": "native", "spark": "native", "ray": "native"}
+_SYNC_OF_BACKEND = {
+    "bigdl": "sharded",
+    "horovod": "all-reduce",
+    "torch_distributed": "native",
+    "spark": "native",
+    "ray": "native",
+}
 _KINDS = (
     "a Spark DataFrame, an XShards, ndarrays as (x, y) or {'x': …, 'y': …}, a pandas DataFrame, an RDD with one such "
     "row to an element, a DataLoader, "
@@ -65,6 +71,8 @@ class TorchEstimator(TrainingEstimator):
             seed=secrets.randbelow(2**31) if seed is None else int(seed),
         )
         self._sync = sync or _SYNC_OF_BACKEND[backend]
+        if backend == "horovod":
+            self._exchange = _horovod(self._sync)
         self._averaging_steps = positive(averaging_steps, "averaging_steps") or 1
         self._metrics = metrics
         self._parts = {
@@ -214,3 +222,15 @@ class TorchEstimator(TrainingEstimator):
             raise CheckpointError(f"{path} does not fit: {error}", path=path) from error
         if "position" in facts:
             self._position = Position(**facts["position"])
+
+
+def _horovod(sync: str) -> Exchange:
+    """Horovod's collectives, in the place of torch's own."""
+    from firesteel.sync.horovod import check_installed
+
+    check_installed()
+    if sync == "native":
+        raise PlanError(
+            'sync="native" is torch\'s DDP, which needs torch\'s own collectives: backend="torch_distributed"'
+        )
+    return Exchange("horovod")

@@ -13,13 +13,26 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from firesteel.core.errors import PlanError, UnknownName, UnsupportedError
-from firesteel.core.plan import Clipping, EarlyStopping, Fit, Launch, Map, Position, Reduce, Validation, positive
+from firesteel.core.plan import (
+    Clipping,
+    EarlyStopping,
+    Exchange,
+    Fit,
+    Launch,
+    Map,
+    Position,
+    Reduce,
+    Validation,
+    positive,
+)
 from firesteel.core.program import Program
+from firesteel.core.spec import Batch, example_of
 from firesteel.core.triggers import Trigger, as_trigger
 from firesteel.core.validation import rows_together
 from firesteel.data.shards import XShards
 from firesteel.data.sources import Columns, Frame, Local, Source, Streamed, as_dataset, is_pandas, is_rdd
-from firesteel.engine import checkpoint, local
+from firesteel.data.sources.arrays import batch_from
+from firesteel.engine import checkpoint, export, local
 from firesteel.engine.callbacks import find_main
 from firesteel.engine.evaluate import evaluate
 from firesteel.engine.files import local_path
@@ -32,6 +45,7 @@ from firesteel.engine.outputs import add_columns, contained
 from firesteel.engine.score import score_frame
 from firesteel.engine.scorer import make_scorer
 from firesteel.frontends.estimator import Estimator
+from firesteel.frontends.session import session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,6 +71,10 @@ class TrainingEstimator(Estimator):
         self._seed = seed
         self._workers_per_node = positive(workers_per_node, "workers_per_node") or 1
         self._sync = "all-reduce"
+        self._exchange = Exchange()
+        self._threads: int | None = None
+        self._pass_steps: int | None = None
+        self._progress_steps: int | None = None
         self._averaging_steps = 1
         self._staleness: int | None = None
         self._device = "auto"
@@ -71,6 +89,7 @@ class TrainingEstimator(Estimator):
         self._recorders: Mapping[str, Recorder] = {}
         self._end_trigger: Trigger | None = None
         self._has_fitted = False
+        self._seen: list[list[Any]] = []  # what the inputs of the last fit looked like
 
     # --- what a door says ---
 
@@ -159,7 +178,7 @@ class TrainingEstimator(Estimator):
         resume: bool = False,
         early_stopping: EarlyStopping | None = None,
         data_config: dict[str, Any] | None = None,
-        auto_shard: bool = True,
+        auto_shard: bool | None = True,
         max_failures: int = 3,
         min_workers: int | None = None,
         verbose: int = 1,
@@ -234,7 +253,7 @@ class TrainingEstimator(Estimator):
         self._seed = self._seed if seed is None else int(seed)
         plan = Fit(
             program=self._program(class_weight=_class_weights(class_weight)),
-            launch=_launch(self._world(spark), max_failures, min_workers),
+            launch=_launch(self._world(spark), max_failures, min_workers, self._threads),
             batch_size=size,
             epochs=epochs if resume else position.epoch + epochs,
             sync=self._sync,
@@ -251,6 +270,9 @@ class TrainingEstimator(Estimator):
             early_stopping=stopping,
             callbacks=listed,
             metrics=self._measures(None),
+            exchange=self._exchange,
+            pass_steps=self._pass_steps,
+            progress_steps=self._progress_steps,
             position=position,
         )
         if resume and (position.step >= plan.max_steps if plan.max_steps else position.epoch >= plan.epochs):
@@ -280,6 +302,7 @@ class TrainingEstimator(Estimator):
             self._take(outcome.state)
             self._finish()
         self._position = outcome.position
+        self._seen = outcome.inputs or self._seen
         return outcome.history
 
     def evaluate(
@@ -294,7 +317,7 @@ class TrainingEstimator(Estimator):
         validation_metrics: Any = None,
         callbacks: Any = None,
         data_config: dict[str, Any] | None = None,
-        auto_shard: bool = True,
+        auto_shard: bool | None = True,
         verbose: int = 1,
     ) -> dict[str, Any]:
         """Loss and metrics over every row once, exactly as a single process would compute them.
@@ -317,7 +340,7 @@ class TrainingEstimator(Estimator):
         num_steps: Any = None,
         callbacks: Any = None,
         data_config: dict[str, Any] | None = None,
-        auto_shard: bool = True,
+        auto_shard: bool | None = True,
     ) -> Fold:
         listed, _ = self._split_callbacks(callbacks, None)
         main = find_main(listed)
@@ -441,6 +464,52 @@ class TrainingEstimator(Estimator):
         """Data as the engine takes it."""
         return self._source(data, columns, counts_inputs=True)
 
+    # --- for other runtimes ---
+
+    def to_onnx(self, path: str, *, inputs: Any = None, overwrite: bool = True) -> str:
+        """Write the trained model as an ONNX file, for any number of rows. Returns the path.
+
+        Args:
+            path: local, ``file://``, ``hdfs://``, ``s3://``, ``dbfs:/``.
+            inputs: rows as for ``predict`` on arrays, to tell what they look like; not needed after a ``fit``, nor for
+                a Keras model that knows its inputs.
+            overwrite: whether a file that is there may be replaced, else ``FileExistsError``.
+        """
+        return export.to_onnx(self._framework, self.get_model(), self._example(inputs), path, overwrite)
+
+    def to_openvino(
+        self, path: str, *, inputs: Any = None, fp16: bool = False, int8: Any = None, overwrite: bool = True
+    ) -> str:
+        """Write the trained model as an OpenVINO IR, an ``.xml`` with its ``.bin``. Returns the path of the ``.xml``.
+
+        Args:
+            path: as for ``to_onnx``; ``.xml`` is added where it has no such ending.
+            inputs: as for ``to_onnx``.
+            fp16: keep weights as float16: half the size, and some thousandths off.
+            int8: some hundred rows, as for ``predict`` on arrays: weights and activations become int8 by their values.
+                Faster, and less exact. Needs nncf.
+            overwrite: as for ``to_onnx``.
+        """
+        rows = None if int8 is None else self._example(int8)
+        return export.to_openvino(
+            self._framework,
+            self.get_model(),
+            self._example(inputs),
+            path,
+            is_half=fp16,
+            calibration=rows,
+            overwrite=overwrite,
+        )
+
+    def _example(self, inputs: Any) -> Batch | None:
+        """Some rows as the model takes them: the user's own, or what the last fit saw."""
+        if inputs is None:
+            return example_of(self._seen, 2) if self._seen else None
+        batch = batch_from(inputs, Columns(None, None, None, "prediction"))
+        if batch is None:
+            raise PlanError("inputs must be rows: an ndarray, or a list or dict of them for several inputs")
+        return batch
+
     # --- settings ---
 
     def set_constant_gradient_clipping(self, min: float, max: float) -> None:
@@ -527,6 +596,10 @@ class TrainingEstimator(Estimator):
         )
 
     @abstractmethod
+    def get_model(self) -> Any:
+        """The trained model."""
+
+    @abstractmethod
     def _inputs(self) -> tuple[int, int | None]:
         """How many inputs the model takes, at least and at most."""
 
@@ -554,21 +627,7 @@ class TrainingEstimator(Estimator):
         return self._event_folder
 
 
-def session_of(data: Any) -> SparkSession:
-    """The session of a DataFrame, else the active one, else a new one of ours."""
-    from pyspark.sql import SparkSession
-
-    from firesteel.cluster.context import init_context
-    from firesteel.cluster.preflight import use_own_python
-
-    if not hasattr(data, "sparkSession"):
-        init_context()
-    spark: SparkSession = data.sparkSession if hasattr(data, "sparkSession") else SparkSession.builder.getOrCreate()
-    use_own_python(spark)
-    return spark
-
-
-def _stream(source: Streamed, batch_size: int | None, *, config: dict[str, Any], auto_shard: bool) -> Stream:
+def _stream(source: Streamed, batch_size: int | None, *, config: dict[str, Any], auto_shard: bool | None) -> Stream:
     return Stream(source.source, source.is_creator, config, batch_size, auto_shard)
 
 
@@ -608,8 +667,8 @@ def _check_endless(source: Source, steps_per_epoch: Any, max_steps: Any) -> None
         raise PlanError("this data has no end: pass steps_per_epoch or max_steps")
 
 
-def _launch(world: int, max_failures: int, min_workers: int | None) -> Launch:
-    launch = Launch(world, max_failures=max_failures, min_workers=min_workers)
+def _launch(world: int, max_failures: int, min_workers: int | None, threads: int | None) -> Launch:
+    launch = Launch(world, max_failures=max_failures, min_workers=min_workers, threads=threads)
     return launch if max_failures else replace(launch, max_preemptions=0)  # who wants no loss got over means any
 
 

@@ -7,14 +7,16 @@ from collections.abc import Callable
 from firesteel.core.errors import UnknownName
 from firesteel.core.ports import Sync
 from firesteel.sync.allreduce import AllReduce
+from firesteel.sync.asynchronous import Asynchronous
 from firesteel.sync.averaging import Averaging
 from firesteel.sync.native import Native
 from firesteel.sync.sharded import Sharded
 
-__all__ = ["AllReduce", "Averaging", "Native", "Sharded", "make_sync"]
+__all__ = ["AllReduce", "Asynchronous", "Averaging", "Native", "Sharded", "make_sync"]
 
 _SYNCS: dict[str, Callable[[int], Sync]] = {
     "all-reduce": lambda every: AllReduce(),
+    "asynchronous": lambda every: Asynchronous(),
     "averaging": lambda every: Averaging(every),
     "native": lambda every: Native(),
     "sharded": lambda every: Sharded(),

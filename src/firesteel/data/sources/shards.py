@@ -78,6 +78,9 @@ def shard_batch(shard: Any, verb: str, inputs: tuple[int, int | None] | None = N
                 there = ", ".join(map(str, shard))
                 raise SchemaError(f"shards for {verb} must have the key {key!r}; there are: {there}", column=key)
     batch = batch_from(shard, columns)
+    if batch is None and isinstance(shard, dict):
+        found = ", ".join(f"{key}: {type(shard[key]).__qualname__}" for key in ("x", "y", "w") if key in shard)
+        raise SchemaError(f"shards for {verb} must hold ndarrays, or lists of them; found {found}", column="x")
     if batch is None:
         wanted = "{'x': …}" if verb == "prediction" else "{'x': …, 'y': …} or (x, y)"
         kind = type(shard).__qualname__

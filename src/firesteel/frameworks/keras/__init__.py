@@ -137,5 +137,17 @@ class KerasFramework:
 
         return Together(model, group, is_starved)
 
+    def to_onnx(self, model: object, batch: Batch | None) -> bytes:
+        """See ``export.to_onnx``."""
+        from firesteel.frameworks.keras.export import to_onnx
+
+        return to_onnx(model, batch)
+
+    def portable(self, model: object, batch: Batch | None, folder: str) -> dict[str, Any]:
+        """See ``export.portable``."""
+        from firesteel.frameworks.keras.export import portable
+
+        return portable(model, batch, folder)
+
 
 framework = KerasFramework()

@@ -15,6 +15,7 @@ try:
 except ModuleNotFoundError as error:  # pragma: no cover - shown by the error's text
     raise missing_extra("torch", "torch") from error
 
+from firesteel.frameworks.torch.export import portable, to_onnx
 from firesteel.frameworks.torch.exported import ExportedModule, export_module
 from firesteel.frameworks.torch.program import capture, input_range, make, make_model
 from firesteel.frameworks.torch.replica import TorchReplica, load_into
@@ -83,8 +84,10 @@ class TorchFramework:
     pack_file = staticmethod(pack_file)
     pack_model = staticmethod(pack_model)
     pack_tree = staticmethod(pack_tree)
+    portable = staticmethod(portable)
     read_state_dict = staticmethod(read_state_dict)
     rebuild = staticmethod(rebuild)
+    to_onnx = staticmethod(to_onnx)
     unpack_file = staticmethod(unpack_file)
     unpack_tree = staticmethod(unpack_tree)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -25,26 +26,41 @@ def is_synced(model: nn.Module) -> bool:
     return any(isinstance(module, _Synced) for module in model.modules())
 
 
+def _world() -> int:
+    """How many ranks there are, by whichever library they are joined."""
+    if distributed.is_initialized():
+        return distributed.get_world_size()
+    horovod = sys.modules.get("horovod.torch")
+    return int(horovod.size()) if horovod is not None and horovod.is_initialized() else 1
+
+
+def _all_reduce(values: torch.Tensor) -> None:
+    if distributed.is_initialized():
+        distributed.all_reduce(values)
+    else:
+        horovod: Any = sys.modules["horovod.torch"]
+        horovod.allreduce_(values, op=horovod.Sum)
+
+
 class _Sum(torch.autograd.Function):
     """A sum over all ranks; so is its gradient, for every rank's loss depends on every rank's part."""
 
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
         total = values.clone()
-        distributed.all_reduce(total)
+        _all_reduce(total)
         return total
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         total = gradient.clone()
-        distributed.all_reduce(total)
+        _all_reduce(total)
         return total
 
 
 class _Synced(nn.modules.batchnorm._BatchNorm):
     def forward(self, values: torch.Tensor) -> torch.Tensor:
-        is_alone = not distributed.is_initialized() or distributed.get_world_size() == 1
-        if is_alone or not (self.training or self.running_mean is None):
+        if _world() == 1 or not (self.training or self.running_mean is None):
             return super().forward(values)
         self._check_input_dim(values)
         axes = [axis for axis in range(values.dim()) if axis != 1]

@@ -58,6 +58,7 @@ def capture(model: object, **parts: Any) -> Program:
         raise PlanError(f"model must be a torch.nn.Module, a class of one, or model_creator(config), not {model!r}")
     optimizer = content.optimizer
     if isinstance(optimizer, torch.optim.Optimizer):
+        _check_plain(optimizer)
         _check_belongs(model, optimizer)
     elif optimizer is not None and not callable(optimizer) and not isinstance(optimizer, methods.OptimMethod):
         raise PlanError(
@@ -73,6 +74,15 @@ def capture(model: object, **parts: Any) -> Program:
     if content.precision is not None and content.precision not in PRECISIONS:
         raise UnknownName("precision", content.precision, PRECISIONS)
     return Program("torch", content)
+
+
+def _check_plain(optimizer: torch.optim.Optimizer) -> None:
+    # Horovod makes a class of the wrapped one's name; by this method it is known.
+    if hasattr(optimizer, "set_backward_passes_per_step"):
+        raise PlanError(
+            "the optimizer is a hvd.DistributedOptimizer, which averages gradients that have been summed over replicas "
+            "already: return the plain torch optimizer"
+        )
 
 
 def _check_belongs(model: object, optimizer: torch.optim.Optimizer) -> None:
@@ -115,6 +125,7 @@ def make(content: TorchContent, model: nn.Module) -> Parts:
         optimizer = optimizer(model, dict(content.config))
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise PlanError(f"optimizer_creator returned {type(optimizer).__qualname__}, not a torch optimizer")
+        _check_plain(optimizer)
     if content.scheduler_creator is not None and optimizer is not None:
         scheduler = content.scheduler_creator(optimizer, dict(content.config))
         plateau = torch.optim.lr_scheduler.ReduceLROnPlateau

@@ -543,6 +543,6 @@ def _collective_errors(is_collective: bool) -> Iterator[None]:
         yield
     except RuntimeError as error:
         text = str(error).lower()
-        if is_collective and ("gloo" in text or "connection" in text or "process group" in text):
+        if is_collective and any(word in text for word in ("gloo", "connection", "process group", "horovod")):
             raise SyncError(f"replicas could not exchange gradients: {error}") from error
         raise

@@ -152,7 +152,7 @@ class _Trial:
         return float(found[-1])
 
 
-def _learners(estimator: Any) -> list[DLEstimator]:
+def _learners(estimator: Any) -> list[Any]:
     stages = estimator.getStages() if isinstance(estimator, Pipeline) else [estimator]
     return [stage for stage in stages if isinstance(stage, DLEstimator)]
 

@@ -11,7 +11,9 @@ Spark starts a barrier stage as a whole or not at all, and when one of its tasks
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import signal
 import sys
 import tempfile
 import threading
@@ -196,9 +198,24 @@ def _take_part(summons: _Summons, batches: Iterator[pa.RecordBatch]) -> Iterator
     if context.partitionId() == 0:
         yield from _preside(summons, context, batches)
         return
-    host, port, certificate = json.loads(context.allGather("")[0])
+    host, port, certificate = json.loads(_gather(summons, context, "")[0])
     invitation = replace(summons.invitation, host=host, port=port, certificate=certificate)
     yield from occupy(summons.task_main, summons.card, invitation, batches)
+    # Where replica 0's task is dead, Spark is about to end this one and to run all of them again. Were this one to end
+    # well in that very moment, Spark would run replica 0's alone.
+    context.barrier()
+
+
+def _gather(summons: _Summons, context: BarrierTaskContext, text: str) -> list[str]:
+    """What every task has to say. A task that waits for others in vain ends, and Spark runs all of them again."""
+    limit = min(summons.deadlines.seat_timeout_seconds, threading.TIMEOUT_MAX)
+    patience = threading.Timer(limit, os.kill, (os.getpid(), signal.SIGKILL))
+    patience.daemon = True
+    patience.start()
+    try:
+        return list(context.allGather(text))
+    finally:
+        patience.cancel()
 
 
 def _preside(
@@ -226,7 +243,7 @@ def _preside(
             ) as coordinator:
                 host, port = coordinator.address
                 text = certificate.text if certificate else None
-                context.allGather(json.dumps([host, port, text]))
+                _gather(summons, context, json.dumps([host, port, text]))
                 attendant = threading.Thread(target=_attend, args=(coordinator,), name="firesteel-attend", daemon=True)
                 attendant.start()
                 invitation = replace(wanted, host=host, port=port, certificate=text)
@@ -240,6 +257,7 @@ def _preside(
         if isinstance(failure, Exception):
             failure = Failure.of(failure, rank=0, host=own)
         log.add({"name": "end", "is_own": is_own, "failure": None if failure is None else failure.to_json()})
+        context.barrier()
         yield from log.rows()
 
 

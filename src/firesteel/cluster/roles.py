@@ -48,6 +48,8 @@ class Role:
         variables |= {"RANK": str(self.rank), "WORLD_SIZE": str(self.world), "PYTHONUNBUFFERED": "1"}
         # DDP is told to look for unused parameters, and would say in every replica that it found none.
         variables["TORCH_CPP_LOG_LEVEL"] = os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")
+        # TensorFlow says at its start what processor it found, in every replica.
+        variables["TF_CPP_MIN_LOG_LEVEL"] = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")
         if self.visible_gpus is not None:
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(self.visible_gpus)
         return variables

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Batch", "Signature", "TensorSpec", "batch_of", "describe", "example_of", "rows_of"]
+__all__ = ["Batch", "Signature", "TensorSpec", "as_batch", "batch_of", "describe", "example_of", "rows_of"]
 
 Batch = dict[str, npt.NDArray[Any]]
 """Named arrays with one leading length: the rows."""
@@ -85,6 +85,20 @@ def batch_of(x: Any, y: Any = None, w: Any = None, *, convert: Callable[[Any], n
     if w is not None:
         batch["w"] = convert(w)
     return batch
+
+
+def as_batch(
+    element: Any, has_labels: bool, inputs: int = 1, *, convert: Callable[[Any], npt.NDArray[Any]] = np.asarray
+) -> Batch:
+    """What a loader yields, ``(x, y[, w])``, ``{"x": …}`` or ``x`` alone, as a batch."""
+    if isinstance(element, dict) and "x" in element and set(element) <= {"x", "y", "w"}:
+        element = tuple(element[key] for key in ("x", "y", "w") if key in element)
+    if isinstance(element, dict) or not isinstance(element, (tuple, list)):
+        return batch_of(element, convert=convert)
+    if not has_labels or len(element) == 1:
+        is_whole = inputs <= 1 or isinstance(element[0], (dict, list, tuple))
+        return batch_of(element[0] if is_whole else list(element[:inputs]), convert=convert)
+    return batch_of(*element[:3], convert=convert)
 
 
 def _named(letter: str, value: Any, convert: Callable[[Any], npt.NDArray[Any]]) -> Batch:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from datetime import timedelta
-from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from firesteel.core.errors import SyncError, missing_extra
 from firesteel.core.ports import Board
+from firesteel.sync.gathering import gather_bytes
 
 try:
     import torch
@@ -107,15 +106,7 @@ class GlooGroup:
 
     def gather_bytes(self, data: bytes) -> list[bytes]:
         """Every rank's bytes, on every rank."""
-        lengths = np.zeros(self.size, dtype=np.int64)
-        lengths[self.rank] = len(data)
-        self.all_reduce(lengths)
-        edges = np.concatenate([[0], np.cumsum(lengths)])
-        whole = np.zeros(int(edges[-1]), dtype=np.uint8)
-        whole[edges[self.rank] : edges[self.rank + 1]] = np.frombuffer(data, dtype=np.uint8)
-        bounds = [(int(begin), int(end)) for begin, end in pairwise(edges)]
-        self.all_gather(whole, bounds)
-        return [whole[begin:end].tobytes() for begin, end in bounds]
+        return gather_bytes(self, data)
 
     def close(self) -> None:
         """Leave the group."""

@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from firesteel.core.errors import PlanError, SyncError
+from firesteel.sync.gathering import gather_bytes
 
 __all__ = ["RECIPE", "HorovodGroup", "Rendezvous", "check_installed"]
 
@@ -77,15 +76,7 @@ class HorovodGroup:
 
     def gather_bytes(self, data: bytes) -> list[bytes]:
         """Every rank's bytes, on every rank."""
-        lengths = np.zeros(self.size, dtype=np.int64)
-        lengths[self.rank] = len(data)
-        self.all_reduce(lengths)
-        edges = np.concatenate([[0], np.cumsum(lengths)]).tolist()
-        whole = np.zeros(edges[-1], dtype=np.uint8)
-        whole[edges[self.rank] : edges[self.rank + 1]] = np.frombuffer(data, dtype=np.uint8)
-        bounds = list(pairwise(edges))
-        self.all_gather(whole, bounds)
-        return [whole[begin:end].tobytes() for begin, end in bounds]
+        return gather_bytes(self, data)
 
     def close(self) -> None:
         """Leave the group."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from firesteel.core.errors import missing_extra
 from firesteel.core.numpy_names import put_back
+from firesteel.sync.gathering import gather_bytes
 from firesteel.sync.kvstore_server import ADD_UP, ROUNDS
 
 put_back()
@@ -76,15 +76,7 @@ class KVStoreGroup:
 
     def gather_bytes(self, data: bytes) -> list[bytes]:
         """Every rank's bytes, on every rank."""
-        lengths = np.zeros(self.size, dtype=np.int64)
-        lengths[self.rank] = len(data)
-        self.all_reduce(lengths)
-        edges = np.concatenate([[0], np.cumsum(lengths)])
-        whole = np.zeros(int(edges[-1]), dtype=np.uint8)
-        whole[edges[self.rank] : edges[self.rank + 1]] = np.frombuffer(data, dtype=np.uint8)
-        bounds = [(int(begin), int(end)) for begin, end in pairwise(edges)]
-        self.all_gather(whole, bounds)
-        return [whole[begin:end].tobytes() for begin, end in bounds]
+        return gather_bytes(self, data)
 
     def close(self) -> None:
         """Leave the group. The servers end when all have left."""

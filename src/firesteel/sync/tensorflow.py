@@ -9,7 +9,6 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from firesteel.core.errors import SyncError, missing_extra
 from firesteel.core.ports import Board
+from firesteel.sync.gathering import gather_bytes
 
 try:
     import tensorflow as tf
@@ -78,14 +78,7 @@ class TensorFlowGroup:
 
     def gather_bytes(self, data: bytes) -> list[bytes]:
         """Every rank's bytes, on every rank."""
-        lengths = np.zeros(self.size, dtype=np.int64)
-        lengths[self.rank] = len(data)
-        self.all_reduce(lengths)
-        edges = np.concatenate([[0], np.cumsum(lengths)])
-        whole = np.zeros(int(edges[-1]), dtype=np.uint8)
-        whole[edges[self.rank] : edges[self.rank + 1]] = np.frombuffer(data, dtype=np.uint8)
-        self._merge(whole)
-        return [whole[begin:end].tobytes() for begin, end in pairwise(edges)]
+        return gather_bytes(self, data)
 
     def close(self) -> None:
         """TensorFlow keeps its group as long as the process lives."""

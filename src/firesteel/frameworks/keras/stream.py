@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from firesteel.core.errors import UnsupportedError
-from firesteel.core.spec import Batch, batch_of
+from firesteel.core.spec import Batch, as_batch
 
 __all__ = ["is_dataset", "stream", "travelling"]
 
@@ -41,7 +41,7 @@ def stream(
             f"of batches, not {type(source).__qualname__}"
         )
     for element in elements:
-        yield as_batch(element, has_labels, inputs)
+        yield as_batch(element, has_labels, inputs, convert=_array)
 
 
 def travelling(data: Any, model: Any, seed: int) -> Any:
@@ -75,18 +75,6 @@ def _pydataset(source: Any) -> Iterator[Any]:
     for place in count() if source.num_batches is None else range(source.num_batches):
         yield source[place]
     source.on_epoch_end()
-
-
-def as_batch(element: Any, has_labels: bool, inputs: int = 1) -> Batch:
-    """``(x, y[, w])``, or ``x`` alone, as a batch."""
-    if isinstance(element, dict) and "x" in element and set(element) <= {"x", "y", "w"}:
-        element = tuple(element[key] for key in ("x", "y", "w") if key in element)
-    if isinstance(element, dict) or not isinstance(element, (tuple, list)):
-        return batch_of(element, convert=_array)
-    if not has_labels or len(element) == 1:
-        is_whole = inputs <= 1 or isinstance(element[0], (dict, list, tuple))
-        return batch_of(element[0] if is_whole else list(element[:inputs]), convert=_array)
-    return batch_of(*element[:3], convert=_array)
 
 
 def _array(value: Any) -> Any:

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from firesteel.core.errors import UnsupportedError
-from firesteel.core.spec import Batch, batch_of
+from firesteel.core.spec import Batch, as_batch
 
 __all__ = ["is_sharded", "stream", "take_shard"]
 
@@ -50,7 +50,7 @@ def stream(
         finally:
             state = torch.random.get_rng_state()
             torch.random.set_rng_state(outside)
-        yield as_batch(element, has_labels, inputs)
+        yield as_batch(element, has_labels, inputs, convert=_array)
 
 
 def is_sharded(source: object) -> bool:
@@ -68,18 +68,6 @@ def take_shard(source: object, rank: int, size: int) -> bool:
     )
     vars(sampler).update(vars(again))
     return True
-
-
-def as_batch(element: Any, has_labels: bool, inputs: int = 1) -> Batch:
-    """``(x, y[, w])``, ``{"x": …}`` or ``x`` alone, as a batch."""
-    if isinstance(element, dict) and "x" in element and set(element) <= {"x", "y", "w"}:
-        element = tuple(element[key] for key in ("x", "y", "w") if key in element)
-    if isinstance(element, dict) or not isinstance(element, (tuple, list)):
-        return batch_of(element, convert=_array)
-    if not has_labels or len(element) == 1:
-        is_whole = inputs <= 1 or isinstance(element[0], (dict, list, tuple))
-        return batch_of(element[0] if is_whole else list(element[:inputs]), convert=_array)
-    return batch_of(*element[:3], convert=_array)
 
 
 def _array(value: Any) -> Any:

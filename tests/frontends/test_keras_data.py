@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from firesteel import Estimator, XShards
-from firesteel.core.errors import PlanError, UnsupportedError
+from firesteel.core.errors import PlanError, SchemaError, UnsupportedError
 from firesteel.data.tf import Dataset
 
 keras: Any = __import__("keras")
@@ -147,3 +147,42 @@ def test_several_inputs_and_outputs_by_name_and_by_place(spark: SparkSession) ->
     assert est.predict(df, feature_cols=["first", "second"], output_cols=["a", "b"]).columns[-2:] == ["a", "b"]
     found = est.predict([X[:, :2], X[:, 2:]])
     assert np.allclose(found["parts"], model.predict([X[:, :2], X[:, 2:]], verbose=0)["parts"], atol=1e-2)
+
+
+def test_layers_that_were_adapted_to_data_and_inputs_that_are_strings(spark: SparkSession) -> None:
+    words = ["spark", "keras", "spark keras", "steel", "fire steel", "tinder"]
+    numbers = np.random.default_rng(5).normal(50, 9, (len(words), 3)).astype(np.float32)
+    vectorize = keras.layers.TextVectorization(max_tokens=20, output_sequence_length=2)
+    normalize = keras.layers.Normalization()
+    vectorize.adapt(np.array(words))
+    normalize.adapt(numbers)
+    keras.utils.set_random_seed(3)
+    text, more = keras.Input((1,), name="text", dtype="string"), keras.Input((3,), name="more")
+    embedded = keras.layers.Flatten()(keras.layers.Embedding(20, 2)(vectorize(text)))
+    model = keras.Model([text, more], keras.layers.Dense(1)(keras.layers.Concatenate()([embedded, normalize(more)])))
+    model.compile(keras.optimizers.SGD(0.05), "mse")
+    plain = keras.models.clone_model(model)
+    plain.get_layer(vectorize.name).set_vocabulary(vectorize.get_vocabulary(include_special_tokens=False))
+    plain.set_weights(model.get_weights())
+    plain.get_layer(normalize.name).finalize_state()
+    plain.compile(keras.optimizers.SGD(0.05), "mse")
+    rows = [(word, row.tolist(), float(place)) for place, (word, row) in enumerate(zip(words, numbers, strict=True))]
+    frame = spark.createDataFrame(rows, "text string, more array<float>, y float").repartition(2)
+    columns = {"feature_cols": ["text", "more"], "label_cols": ["y"]}
+
+    estimator = Estimator.from_keras(keras_model=model, workers_per_node=2, seed=1)
+    inputs, targets = [tf.constant([[word] for word in words]), numbers], np.arange(6, dtype=np.float32)[:, None]
+    estimator.fit(frame, epochs=2, batch_size=6, verbose=0, **columns)
+    plain.fit(inputs, targets, epochs=2, batch_size=6, verbose=0)
+    for found, expected in zip(model.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    scored = estimator.predict(frame, feature_cols=["text", "more"]).orderBy("y").collect()
+    own = plain.predict(inputs, verbose=0)
+    np.testing.assert_allclose([row.prediction.toArray() for row in scored], own, atol=1e-5)
+    local = estimator.predict({"text": np.array(words, object), "more": numbers})
+    np.testing.assert_allclose(local, own, atol=1e-5)
+
+    with pytest.raises(SchemaError, match="'b' holds strings, but the model takes numbers"):
+        estimator.fit(frame.selectExpr("text AS a", "text AS b", "y"), feature_cols=["a", "b"], label_cols=["y"])
+    with pytest.raises(SchemaError, match="'text' is of type string"):
+        Estimator.from_keras(keras_model=make()).fit(frame, feature_cols=["text"], label_cols=["y"])

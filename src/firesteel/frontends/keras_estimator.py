@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from firesteel.core import registry
-from firesteel.core.errors import PlanError, UnknownName, UnsupportedError
+from firesteel.core.errors import PlanError, SchemaError, UnknownName, UnsupportedError
 from firesteel.core.optimizers import OptimMethod
 from firesteel.core.plan import EarlyStopping
 from firesteel.core.program import Program
-from firesteel.data.sources import Columns, Source
+from firesteel.data.sources import Columns, Frame, Source
 from firesteel.engine.fold import Fold
 from firesteel.engine.history import Curves, History
 from firesteel.frontends.keras_callbacks import KerasCallbacks, check_callbacks
@@ -147,7 +147,26 @@ class KerasEstimator(TrainingEstimator):
         if columns.features is not None and names is not None and sorted(columns.features) == sorted(names):
             columns = replace(columns, features=tuple(names))
         data = data.xshards if isinstance(data, Dataset) else self._framework.travelling(data, model, self._seed)
-        return super()._source(data, columns, counts_inputs=counts_inputs)
+        source = super()._source(data, columns, counts_inputs=counts_inputs)
+        if isinstance(source, Frame):
+            self._check_strings(source)
+        return source
+
+    def _dtypes(self) -> dict[str, str]:
+        found: dict[str, str] = self._framework.string_inputs(self.get_model())
+        return found
+
+    def _check_strings(self, source: Frame) -> None:
+        taken = self._dtypes()
+        for tensor in source.reading.tensors:
+            for column in tensor.columns:
+                if tensor.name not in taken and column.dtype == "object" and column.kind != "image":
+                    raise SchemaError(
+                        f"column {column.name!r} holds {column.kind}s, but the model takes numbers in that place; cast "
+                        f"or index it (StringIndexer), or give the model an input of dtype string",
+                        column=column.name,
+                        found=column.kind,
+                    )
 
     # --- the model ---
 

@@ -93,6 +93,12 @@ class KerasFramework:
 
         return input_names(model)
 
+    def string_inputs(self, model: object) -> dict[str, str]:
+        """See ``program.string_inputs``."""
+        from firesteel.frameworks.keras.program import string_inputs
+
+        return string_inputs(model)
+
     def pack_state(self, model: object, *, with_optimizer: bool = True) -> dict[str, bytes]:
         """See ``state.pack_state``."""
         from firesteel.frameworks.keras.state import pack_state

@@ -52,8 +52,9 @@ def shapes_of(batch: Batch, letter: str | None = None) -> list[list[Any]]:
 
 
 def sized(shapes: Sequence[Sequence[Any]], rows: int = 1) -> Batch:
-    """A batch of zeros of these shapes."""
-    return {name: np.zeros((rows, *shape), dtype) for name, dtype, shape in shapes}
+    """A batch of zeros, or of empty strings, of these shapes."""
+    empty = {name: b"" if np.dtype(dtype) == object else 0 for name, dtype, _ in shapes}
+    return {name: np.full((rows, *shape), empty[name], dtype) for name, dtype, shape in shapes}
 
 
 def build(model: Any, inputs: Sequence[Sequence[Any]]) -> None:
@@ -91,15 +92,14 @@ def _shaped(values: Any, tensor: Any) -> Any:
 
     Anything else stays for Keras to judge.
     """
-    if values is None or tensor is None or None in tensor.shape[1:]:
-        return values
-    shape = tuple(int(axis) for axis in tensor.shape[1:])
-    is_flat = values.ndim <= 2 and values.ndim != len(shape) + 1
-    return (
-        values.reshape(len(values), *shape)
-        if is_flat and int(np.prod(values.shape[1:])) == int(np.prod(shape))
-        else values
-    )
+    if values is not None and tensor is not None and None not in tensor.shape[1:]:
+        shape = tuple(int(axis) for axis in tensor.shape[1:])
+        is_flat = values.ndim <= 2 and values.ndim != len(shape) + 1
+        if is_flat and int(np.prod(values.shape[1:])) == int(np.prod(shape)):
+            values = values.reshape(len(values), *shape)
+    # Keras knows strings as its backend's tensors alone.
+    is_text = values is not None and values.dtype == object
+    return keras.ops.convert_to_tensor(values, "string") if is_text else values
 
 
 def _float(values: Array) -> Array:

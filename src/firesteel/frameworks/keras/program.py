@@ -20,6 +20,7 @@ import numpy as np
 from firesteel.core.errors import PlanError, UnsupportedError
 from firesteel.core.plan import Clipping
 from firesteel.core.program import Program
+from firesteel.frameworks.keras.assets import load_assets, pack_assets
 from firesteel.frameworks.keras.sealed import Sealed
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "make_model",
     "output_names",
     "seeded",
+    "string_inputs",
 ]
 
 
@@ -71,7 +73,8 @@ def capture(
         seed: of weights that are made elsewhere.
     """
     if is_model(model):
-        recipe = Sealed(("model", _serialized(model), _own_objects(model), _own_objects_in(metrics), metrics))
+        what = (_serialized(model), pack_assets(model))
+        recipe = Sealed(("model", what, _own_objects(model), _own_objects_in(metrics), metrics))
     elif callable(model):
         recipe = Sealed(("creator", model, dict(config or {}), {}, metrics))
     else:
@@ -85,7 +88,8 @@ def make_model(content: KerasContent) -> keras.Model:
     kind, what, more, own, metrics = content.recipe.open()
     with seeded(content.seed), keras.saving.custom_object_scope({**(more if kind == "model" else {}), **own}):
         if kind == "model":
-            made: Any = keras.saving.deserialize_keras_object(what, safe_mode=False)
+            made: Any = keras.saving.deserialize_keras_object(what[0], safe_mode=False)
+            load_assets(made, what[1])
         else:
             made = _created(what, more)
         if metrics is not None:
@@ -144,6 +148,13 @@ def input_names(model: Any) -> list[str] | None:
     """The names of a model's inputs, in order; ``None`` for one that has not been told."""
     inputs = getattr(model, "_inputs", None) or getattr(getattr(model, "_functional", None), "_inputs", None)
     return None if inputs is None else [tensor.name for tensor in inputs]
+
+
+def string_inputs(model: Any) -> dict[str, str]:
+    """``"string"`` for each tensor of a batch that the model takes as strings, by place and by name."""
+    inputs = getattr(model, "_inputs", None) or getattr(getattr(model, "_functional", None), "_inputs", None) or []
+    places = [(place, tensor.name) for place, tensor in enumerate(inputs) if tensor.dtype == "string"]
+    return {key: "string" for place, name in places for key in (f"x{place}", f"x.{name}")}
 
 
 def output_names(model: Any) -> list[str] | None:

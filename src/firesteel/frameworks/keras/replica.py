@@ -17,7 +17,8 @@ import numpy.typing as npt
 from firesteel.core.errors import PlanError, UnsupportedError
 from firesteel.core.program import Program
 from firesteel.core.spec import Batch, rows_of
-from firesteel.frameworks.keras.feeding import features, labels, shapes_of
+from firesteel.frameworks.keras.assets import refresh
+from firesteel.frameworks.keras.feeding import features, labels, shapes_of, sized
 from firesteel.frameworks.keras.figures import Accounts, KerasFigures, check_adds_up, own_metrics
 from firesteel.frameworks.keras.program import KerasContent, check_can_train, make_model, output_names, seeded
 from firesteel.frameworks.keras.reduction import Reduction
@@ -88,7 +89,7 @@ class KerasReplica:
         """Build what needs a batch to be built, once; rows do not matter, only shapes."""
         if self._steps is not None:
             return
-        one = {name: np.zeros((1, *values.shape[1:]), values.dtype) for name, values in batch.items()}
+        one = sized(shapes_of(batch))
         self._inputs = shapes_of(batch, "x")
         x, y, w = self._whole(one)
         if not self.model.built:
@@ -196,6 +197,7 @@ class KerasReplica:
         for variable, data in zip(variables, values, strict=True):
             own = numpy_of(variable)
             variable.assign(np.frombuffer(data.tobytes(), own.dtype).reshape(own.shape))
+        refresh(self.model)
 
     def state(self, slices: Sequence[bytes] | None = None) -> dict[str, bytes]:
         """Everything needed to go on elsewhere."""

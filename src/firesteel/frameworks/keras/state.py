@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from firesteel.core.errors import CheckpointError, PlanError
+from firesteel.frameworks.keras.assets import refresh
 from firesteel.frameworks.keras.feeding import build
 from firesteel.frameworks.keras.variables import numpy_of
 
@@ -41,6 +42,7 @@ def load_state(model: Any, state: dict[str, bytes]) -> None:
         slots = _fitting(model.optimizer.variables, state["optimizer"], what)
     for variable, array in (*weights, *slots):
         variable.assign(array)
+    refresh(model)
 
 
 def _header(data: bytes) -> dict[str, Any]:

@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum |
 HOROVOD := .venv-horovod/.built-$(shell sed -n 's/^torch==//p' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-mxnet test-horovod horovod check format bench bench-quick memory soak docs clean venv $(VENV)
+.PHONY: help demo test test-mxnet test-horovod horovod support check format bench bench-quick memory soak docs clean venv $(VENV)
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
@@ -43,6 +43,9 @@ $(HOROVOD): scripts/build-horovod scripts/cxx17 | $(STAMP)
 	@scripts/build-horovod .venv-horovod/bin/python .venv-horovod/wheels
 	@scripts/side-environment $(BIN)/python .venv-horovod .venv-horovod/wheels/*.whl
 	@touch $@
+
+support: $(STAMP)  ## run the tests behind the support table and write it (docs/support.md)
+	@PYTHONPATH=tests $(BIN)/python -m conformance.support
 
 check: $(STAMP)  ## lint, format, types, layers
 	@$(BIN)/ruff check .

@@ -25,7 +25,7 @@ test: $(STAMP)  ## all tests, in one process (TEST_ARGS="-k feed")
 test-mxnet: $(STAMP)  ## MXNet's tests, in an environment of their own (.venv-mxnet); part of make test
 	@if scripts/side-environment $(BIN)/python .venv-mxnet mxnet==1.9.1 graphviz >/dev/null 2>.venv-mxnet.log; then \
 		rm -f .venv-mxnet.log; \
-		.venv-mxnet/bin/python -m pytest $$(grep -rl need_mxnet tests --include='test_*.py') 'tests/examples/test_examples.py::test_example_runs[11_mxnet]' $(MXNET_ARGS); \
+		.venv-mxnet/bin/python -m pytest $$(grep -rl need_mxnet tests --include='test_*.py') 'tests/examples/test_examples.py::test_example_runs[13_mxnet]' $(MXNET_ARGS); \
 	else \
 		echo "MXNet's tests are skipped: $$(tail -n 1 .venv-mxnet.log)"; rm -f .venv-mxnet.log; \
 	fi

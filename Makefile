@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum |
 HOROVOD := .venv-horovod/.built-$(shell sed -n 's/^torch==//p' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-mxnet test-horovod horovod check format bench bench-quick memory soak docs clean venv $(VENV)
+.PHONY: help demo test test-mxnet test-horovod horovod support check format bench bench-quick memory soak docs clean venv $(VENV)
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
@@ -25,7 +25,7 @@ test: $(STAMP)  ## all tests, in one process (TEST_ARGS="-k feed")
 test-mxnet: $(STAMP)  ## MXNet's tests, in an environment of their own (.venv-mxnet); part of make test
 	@if scripts/side-environment $(BIN)/python .venv-mxnet mxnet==1.9.1 graphviz >/dev/null 2>.venv-mxnet.log; then \
 		rm -f .venv-mxnet.log; \
-		.venv-mxnet/bin/python -m pytest $$(grep -rl need_mxnet tests --include='test_*.py') 'tests/examples/test_examples.py::test_example_runs[11_mxnet]' $(MXNET_ARGS); \
+		.venv-mxnet/bin/python -m pytest $$(grep -rl need_mxnet tests --include='test_*.py') 'tests/examples/test_examples.py::test_example_runs[13_mxnet]' $(MXNET_ARGS); \
 	else \
 		echo "MXNet's tests are skipped: $$(tail -n 1 .venv-mxnet.log)"; rm -f .venv-mxnet.log; \
 	fi
@@ -43,6 +43,9 @@ $(HOROVOD): scripts/build-horovod scripts/cxx17 | $(STAMP)
 	@scripts/build-horovod .venv-horovod/bin/python .venv-horovod/wheels
 	@scripts/side-environment $(BIN)/python .venv-horovod .venv-horovod/wheels/*.whl
 	@touch $@
+
+support: $(STAMP)  ## run the tests behind the support table and write it (docs/support.md)
+	@PYTHONPATH=tests $(BIN)/python -m conformance.support
 
 check: $(STAMP)  ## lint, format, types, layers
 	@$(BIN)/ruff check .

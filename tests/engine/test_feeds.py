@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
+from firesteel.core.registry import framework
 from firesteel.engine.feeds import ResizedSteps, Step
 
 
@@ -39,3 +41,14 @@ def test_a_pass_of_a_wanted_length(count: int, expected: list[int]) -> None:
 
 def test_no_rows_are_not_waited_for() -> None:
     assert list(ResizedSteps(Three(0), 4).run(0, 0)) == []
+
+
+def test_a_look_before_all_epochs_sees_the_first_batch_of_a_shuffled_loader() -> None:
+    """The number of that look, -1, is no seed."""
+    import torch
+
+    bench: Any = framework("torch")
+    rows = torch.utils.data.TensorDataset(torch.arange(9.0))
+    loader = torch.utils.data.DataLoader(rows, batch_size=4, shuffle=True)
+    look, first = (next(bench.stream(loader, 4, 3, epoch, has_labels=False)) for epoch in (-1, 0))
+    assert look["x0"].tolist() == first["x0"].tolist()

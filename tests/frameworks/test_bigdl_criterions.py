@@ -187,6 +187,12 @@ CASES: dict[str, tuple[Callable[..., Any], Any, Any, Callable[..., Any]]] = {
         np.exp(logs(4, 3))[::-1].copy(),
         lambda x, t: F.kl_div(x, t, reduction="none").mean(),
     ),
+    "CategoricalCrossEntropy": (
+        B.CategoricalCrossEntropy,
+        np.exp(logs(4, 3)),
+        np.eye(3, dtype=np.float32)[[2, 0, 1, 1]],
+        lambda x, t: F.nll_loss(x.log(), t.argmax(1)),
+    ),
     "KullbackLeibler": (
         B.KullbackLeiblerDivergenceCriterion,
         np.exp(logs(4, 3)),

@@ -885,7 +885,12 @@ def test_a_container_grows_while_it_is_used() -> None:
     inner.add(Tanh())
     np.testing.assert_allclose(model.forward(x), np.tanh(x), atol=1e-6)
     assert [type(each).__name__ for each in model.flattened_layers()] == ["Tanh", "Identity"]
-    assert [type(each).__name__ for each in model.flattened_layers(True)] == ["Sequential", "Tanh", "Identity"]
+    assert [type(each).__name__ for each in model.flattened_layers(True)] == [
+        "Tanh",
+        "Sequential",
+        "Identity",
+        "Sequential",
+    ]
     for wrong in (model, 3, Tanh):
         with pytest.raises(PlanError):
             inner.add(wrong)

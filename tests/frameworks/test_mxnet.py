@@ -253,6 +253,7 @@ def test_a_shuffled_order_is_a_function_of_seed_and_epoch(kind: str) -> None:
     np.random.seed(5)
     other = make_stream(creator, rank=1)
     first, second = rows(one, 0), rows(one, 1)
+    assert rows(one, -1)[0] == first[0]  # the look that tells the shapes, before all epochs
     before = np.random.get_state()[1].tolist()
     assert rows(other, 1) == second  # without having read the epoch before
     assert np.random.get_state()[1].tolist() == before

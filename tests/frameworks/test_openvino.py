@@ -14,6 +14,7 @@ from firesteel.core.errors import PlanError, SchemaError
 from firesteel.core.registry import framework
 from firesteel.core.spec import batch_of
 from firesteel.frameworks.openvino.replica import compiled, lead_axes
+from firesteel.testing import check_framework
 from frontends import irs
 
 BENCH: Any = framework("openvino")
@@ -28,6 +29,11 @@ def file_of(path: str) -> Any:
 def replica(path: str, threads: int = 1, **parts: Any) -> Any:
     options = {"batch_size": 4, "places": [0], "outputs": ["prediction"], **parts}
     return BENCH.replica(BENCH.capture(file_of(path), **options), "cpu", threads)
+
+
+def test_contract(tmp_path: Path) -> None:
+    program = BENCH.capture(file_of(irs.affine(tmp_path / "m.xml")), batch_size=4, places=[0], outputs=["prediction"])
+    check_framework(BENCH, program, batch_of(X))
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -34,12 +34,22 @@ def model_creator(config: dict[str, Any]) -> nn.Module:
     return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.BatchNorm1d(6), nn.Linear(6, 1), nn.Flatten(0))
 
 
+def plain_creator(config: dict[str, Any]) -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1), nn.Flatten(0))
+
+
+def loader(config: dict[str, Any], batch_size: int) -> DataLoader:
+    """All rows on every rank, so that each has some of every step; the last step has three."""
+    return DataLoader(TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)), batch_size=batch_size)
+
+
 def optimizer_creator(model: nn.Module, config: dict[str, Any]) -> torch.optim.Optimizer:
     return torch.optim.Adam(model.parameters(), lr=config["lr"])
 
 
 def estimator(backend: str = "horovod", workers: int = 2, **parts: Any) -> Any:
-    options = {"model": model_creator, "optimizer": optimizer_creator, "loss": nn.MSELoss(), **parts}
+    options = {"model": plain_creator, "optimizer": optimizer_creator, "loss": nn.MSELoss(), **parts}
     return Estimator.from_torch(config={"lr": 1e-2}, backend=backend, workers_per_node=workers, seed=3, **options)
 
 
@@ -78,7 +88,7 @@ def test_the_same_as_other_backends_and_as_one(frame: DataFrame, tmp_path: Path)
     found = {}
     for backend, workers in (("bigdl", 1), ("torch_distributed", 2), ("horovod", 2)):
         # Batch-norm's rows differ between replicas, unless it sees them all.
-        est = estimator(backend, workers, sync_batchnorm=True)
+        est = estimator(backend, workers, model=model_creator, sync_batchnorm=True)
         callbacks = [Witness(str(tmp_path))] if backend == "horovod" else None
         history = est.fit(frame, epochs=2, batch_size=8, callbacks=callbacks, verbose=0, **COLUMNS)
         assert [(record["batch_count"], record["num_samples"]) for record in history] == [(4, 27)] * 2
@@ -90,23 +100,23 @@ def test_the_same_as_other_backends_and_as_one(frame: DataFrame, tmp_path: Path)
     assert (tmp_path / "weights-0").read_bytes() == (tmp_path / "weights-1").read_bytes()
 
 
-def test_creators_know_their_rank(tmp_path: Path) -> None:
+def test_creators_know_their_rank(frame: DataFrame, tmp_path: Path) -> None:
     def create(config: dict[str, Any]) -> nn.Module:
-        model = model_creator(config)
-        if hvd.is_initialized():
-            model.who = (hvd.rank(), hvd.size())
+        model = plain_creator(config)
+        model.who = (hvd.rank(), hvd.size())  # on the driver, which looks at the model too, it is alone
         return model
 
     class Tell(Callback):
         def before_run(self, runner: Any) -> None:
             runner.ship(f"{tmp_path}/{runner.rank}", repr(runner.model.who).encode())
 
-    def loader(config: dict[str, Any], batch_size: int) -> DataLoader:
-        return DataLoader(TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)), batch_size=batch_size)
-
     est = estimator(model=create)
     est.fit(loader, epochs=1, batch_size=8, callbacks=[Tell()], verbose=0)
     assert {path.read_text() for path in tmp_path.iterdir()} == {"(0, 2)", "(1, 2)"}
+    scored = est.predict(frame, feature_cols="x").collect()  # in Spark's own Python workers
+    with torch.no_grad():
+        expected = est.get_model().eval()(torch.from_numpy(X)).numpy()
+    np.testing.assert_allclose([row["prediction"] for row in sorted(scored)], expected, atol=1e-6)
 
 
 def gang() -> list[psutil.Process]:
@@ -138,7 +148,7 @@ def test_a_rank_that_raises(frame: DataFrame) -> None:
 
     began = time.monotonic()
     with pytest.raises(ReplicaFailed, match="boom") as caught:
-        estimator(model=lambda config: Failing()).fit(frame, epochs=1, batch_size=8, verbose=0, **COLUMNS)
+        estimator(model=lambda config: Failing()).fit(loader, epochs=1, batch_size=8, verbose=0)
     assert (caught.value.rank, caught.value.step) == (1, 2)
     assert time.monotonic() - began < 40
     assert (gang(), threads()) == ([], [])

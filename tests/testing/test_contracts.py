@@ -43,3 +43,21 @@ def test_a_loss_that_forgets_its_share_is_noticed() -> None:
     program = bench.capture(make_model, optimizer=OPTIMIZERS["sgd"], loss=lambda o, t: ((o - t) ** 2).sum(), seed=1)
     with pytest.raises(AssertionError, match="do not add up"):
         check_framework(bench, program, batch())
+
+
+class Normed(nn.Module):
+    """Divides by the batch's own size, so that a row's output depends on its company."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) / len(x)
+
+
+def test_rows_that_change_each_others_outputs_are_noticed() -> None:
+    bench = framework("torch")
+    program = bench.capture(lambda config: Normed(), optimizer=OPTIMIZERS["sgd"], loss=nn.MSELoss(), seed=1)
+    with pytest.raises(AssertionError, match="row by row"):
+        check_framework(bench, program, batch())

@@ -19,12 +19,17 @@ __all__ = ["check_framework", "check_sync"]
 
 
 def check_framework(framework: Framework, program: Program, batch: Batch, *, tolerance: float = 1e-6) -> None:
-    """Check a bench with a program that can learn and a batch of at least two rows (features, labels).
+    """Check a bench with a program and a batch of at least two rows (features, labels).
+
+    A bench whose replicas only score is checked for that; one that trains, for learning and resuming as well.
 
     Raises:
         AssertionError: naming the claim that does not hold.
     """
     assert rows_of(batch) >= 2, "give a batch of at least two rows"
+    _rows_are_scored_apart(framework, program, batch, tolerance)
+    if not hasattr(framework.replica(program, "cpu", 1), "backward"):
+        return
     _gradients_add_up(framework, program, batch, tolerance)
     _no_rows_no_gradient(framework, program, batch)
     _state_survives(framework, program, batch)
@@ -92,6 +97,24 @@ def _replica(framework: Framework, program: Program) -> Any:
 
 def _part(batch: Batch, begin: int, end: int) -> Batch:
     return {name: values[begin:end] for name, values in batch.items()}
+
+
+def _rows_are_scored_apart(framework: Framework, program: Program, batch: Batch, tolerance: float) -> None:
+    replica: Any = framework.replica(program, "cpu", 1)
+    if hasattr(replica, "start"):
+        replica.start(program.state)
+    rows = rows_of(batch)
+    cut = max(1, rows // 3)
+    parts = [replica.forward(_part(batch, *bounds)) for bounds in ((0, cut), (cut, rows))]
+    for name, whole in replica.forward(batch).items():
+        assert len(whole) == rows, f"output {name} of {rows} rows has {len(whole)}"
+        np.testing.assert_allclose(
+            np.concatenate([part[name] for part in parts]),
+            whole,
+            atol=tolerance,
+            rtol=tolerance,
+            err_msg="outputs of two parts are not those of the whole batch, row by row",
+        )
 
 
 def _gradients_add_up(framework: Framework, program: Program, batch: Batch, tolerance: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from firesteel.frontends.bigdl.criterions import (
     AbsCriterion,
     BCECriterion,
+    CategoricalCrossEntropy,
     ClassNLLCriterion,
     ClassSimplexCriterion,
     CosineDistanceCriterion,
@@ -45,6 +46,7 @@ from firesteel.frontends.bigdl.criterions import (
 __all__ = [
     "AbsCriterion",
     "BCECriterion",
+    "CategoricalCrossEntropy",
     "ClassNLLCriterion",
     "ClassSimplexCriterion",
     "CosineDistanceCriterion",

@@ -441,6 +441,12 @@ class CosineDistanceCriterion(_ByRow):
 
 
 @_entered
+class CategoricalCrossEntropy(_ByRow):
+    def compare(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return -(target * output.clamp(_SMALL, 1).log()).sum(-1)
+
+
+@_entered
 class KullbackLeiblerDivergenceCriterion(_ByRow):
     def compare(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         output, target = output.clamp(_SMALL, 1), target.clamp(_SMALL, 1)

@@ -82,7 +82,8 @@ def stream(source: Any, batch_size: int | None, seed: int, epoch: int, has_label
 
 def _seeded(made: Made, seed: int, epoch: int, has_labels: bool) -> Iterator[Batch]:
     """With random numbers of its own: in between the training draws too, differently on every worker."""
-    number = int(np.random.SeedSequence([abs(seed), epoch]).generate_state(1)[0])
+    # The look at the first batch before all passes, number -1, is at that of the first.
+    number = int(np.random.SeedSequence([abs(seed), max(epoch, 0)]).generate_state(1)[0])
     inner: Any = (np.random.RandomState(number).get_state(), random.Random(number).getstate())
     elements: Iterator[Any] | None = None
     while True:

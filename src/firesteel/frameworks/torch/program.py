@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -100,14 +102,30 @@ def _check_belongs(model: object, optimizer: torch.optim.Optimizer) -> None:
         )
 
 
+_MAKING = threading.RLock()
+
+
+def _called(creator: Callable[..., Any], config: dict[str, Any]) -> Any:
+    """What a creator makes. One that is written for Horovod may ask it who it is, where no ranks have met as well."""
+    try:
+        return creator(config)
+    except ValueError as error:
+        horovod: Any = sys.modules.get("horovod.torch")
+        if horovod is None or horovod.is_initialized() or "Horovod has not been initialized" not in str(error):
+            raise
+    horovod.init()  # it is alone here: on the driver, which looks at the model, or where rows are scored
+    return creator(config)
+
+
 def make_model(content: TorchContent) -> nn.Module:
     """The model of this content, made with its seed where it has to be made."""
     model = content.model
     if isinstance(model, nn.Module):
         return model
-    with torch.random.fork_rng(devices=[]):
+    # One at a time: random numbers are the whole process's, and two threads of the driver may each make a model.
+    with _MAKING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(content.seed)
-        made = model() if isinstance(model, type) else model(dict(content.config))
+        made = model() if isinstance(model, type) else _called(model, dict(content.config))
     if not isinstance(made, nn.Module):
         raise PlanError(f"model_creator returned {type(made).__qualname__}, not a torch.nn.Module")
     return made

@@ -35,7 +35,9 @@ def stream(
         source.sampler.set_epoch(epoch)
     # Random numbers of its own, for samplers draw theirs when the first batch is asked for, and transforms at every
     # row: in between the model draws too, differently on every rank.
-    generator = torch.Generator().manual_seed(int(np.random.SeedSequence([abs(seed), epoch]).generate_state(1)[0]))
+    # The look at the first batch before all passes, number -1, is at that of the first.
+    number = int(np.random.SeedSequence([abs(seed), max(epoch, 0)]).generate_state(1)[0])
+    generator = torch.Generator().manual_seed(number)
     state = generator.get_state()
     iterator: Iterator[Any] | None = None
     while True:

@@ -23,6 +23,7 @@ from firesteel.frontends.bigdl.settings import (
 __all__ = [
     "AbsCriterion",
     "BCECriterion",
+    "CategoricalCrossEntropy",
     "ClassNLLCriterion",
     "ClassSimplexCriterion",
     "CosineDistanceCriterion",
@@ -100,6 +101,10 @@ class CrossEntropyCriterion(Criterion):
 
     weights: Numbers | None = None
     size_average: Flag = True
+
+
+class CategoricalCrossEntropy(Criterion):
+    """Cross entropy of probabilities, clipped at 1e-7, with one-hot targets; the mean over rows."""
 
 
 class SoftmaxWithCriterion(Criterion):

@@ -334,15 +334,12 @@ class Container(Layer):
         return list(self._layers)
 
     def flattened_layers(self, include_container: bool = False) -> list[Layer]:
-        """All layers in order, those inside of containers included."""
+        """All layers in order, those inside of containers too; if wanted, each container after its own layers."""
         found: dict[Layer, None] = {}
         for layer in self.children():
-            if isinstance(layer, Container):
-                found |= dict.fromkeys([layer] if include_container else [])
-                found |= dict.fromkeys(layer.flattened_layers(include_container))
-            else:
-                found[layer] = None
-        return list(found)
+            inside = layer.flattened_layers(include_container) if isinstance(layer, Container) else [layer]
+            found |= dict.fromkeys(inside)
+        return [*found, self] if include_container else list(found)
 
     def children(self) -> Iterator[Layer]:
         """The settings' layers and those added."""

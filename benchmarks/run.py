@@ -19,8 +19,8 @@ from benchmarks.harness import measure
 from benchmarks.report import Report
 
 CASES = (
-    "gang_up", "training", "keras", "commits", "first_epoch", "feed", "scoring", "openvino", "growth", "shards",
-    "tfrecord", "parameter_server", "peers",
+    "gang_up", "training", "keras", "graphs", "commits", "first_epoch", "feed", "scoring", "frames", "openvino",
+    "growth", "shards", "tfrecord", "parameter_server", "peers",
 )  # fmt: skip
 _MINUTES = ("parameter_server", "peers")  # environments to be made, a session of its own for each turn
 

@@ -25,7 +25,7 @@ def mnist(folder, name):
     """One of MNIST's files."""
     with gzip.open(os.path.join(folder, name)) as file:
         data = file.read()
-    axes = int.from_bytes(data[2:4], "big")
+    axes = data[3]  # after two zeros and a byte for the dtype
     shape = [int.from_bytes(data[4 + 4 * i : 8 + 4 * i], "big") for i in range(axes)]
     return np.frombuffer(data, np.uint8, offset=4 + 4 * axes).reshape(shape)
 

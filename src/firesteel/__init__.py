@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from firesteel.data.shards import XShards
+    from firesteel.frontends.bigdl.tfnet import TFNet
     from firesteel.frontends.estimator import Estimator
     from firesteel.frontends.pipeline.asynchronous import SparkAsyncDL, SparkAsyncDLModel
     from firesteel.frontends.pipeline.graphs import build_graph
@@ -55,6 +56,7 @@ __all__ = [
     "SyncError",
     "TFCluster",
     "TFDataset",
+    "TFNet",
     "TFOptimizer",
     "TFPredictor",
     "UnknownName",
@@ -74,6 +76,7 @@ _HOMES = {
     "SparkAsyncDLModel": "firesteel.frontends.pipeline.asynchronous",
     "TFCluster": "firesteel.frontends.tfcluster.cluster",
     "TFDataset": "firesteel.frontends.tfpark.dataset",
+    "TFNet": "firesteel.frontends.bigdl.tfnet",
     "TFOptimizer": "firesteel.frontends.tfpark.optimizer",
     "TFPredictor": "firesteel.frontends.tfpark.predictor",
     "XShards": "firesteel.data.shards",

@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from firesteel.frontends.bigdl.tfnet import TFNet, export_tf
     from firesteel.frontends.tfpark.dataset import TFDataset
     from firesteel.frontends.tfpark.keras_model import KerasModel
     from firesteel.frontends.tfpark.optimizer import TFOptimizer
@@ -16,11 +17,13 @@ if TYPE_CHECKING:
 _HOMES = {
     "KerasModel": "firesteel.frontends.tfpark.keras_model",
     "TFDataset": "firesteel.frontends.tfpark.dataset",
+    "TFNet": "firesteel.frontends.bigdl.tfnet",
     "TFOptimizer": "firesteel.frontends.tfpark.optimizer",
     "TFPredictor": "firesteel.frontends.tfpark.predictor",
+    "export_tf": "firesteel.frontends.bigdl.tfnet",
 }
 
-__all__ = ["KerasModel", "TFDataset", "TFOptimizer", "TFPredictor", "ZooOptimizer"]
+__all__ = ["KerasModel", "TFDataset", "TFNet", "TFOptimizer", "TFPredictor", "ZooOptimizer", "export_tf"]
 
 
 def __getattr__(name: str) -> Any:

@@ -22,6 +22,7 @@ NAMES = [
     "SyncError",
     "TFCluster",
     "TFDataset",
+    "TFNet",
     "TFOptimizer",
     "TFPredictor",
     "UnknownName",

@@ -1,4 +1,4 @@
-"""The frames door through Spark Connect, run by ``test_frames``: prints what it saw as one line of JSON."""
+"""The frames and TFPark doors through Spark Connect, run by ``test_frames``: prints what it saw as a line of JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import tensorflow.compat.v1 as tf
 from pyspark.sql import functions as F
 
 import firesteel.frames as tfs
-from firesteel import init_context, stop_context
+from firesteel import TFDataset, TFOptimizer, TFPredictor, init_context, stop_context
+from firesteel.bigdl import SGD, MaxEpoch
 
 seen: dict[str, Any] = {}
 
@@ -68,6 +69,18 @@ def main() -> None:
     seen["large"] = rows(
         tfs.map_blocks(tfs.program(lambda x: {"t": x * table[x.astype(int)]}), three.selectExpr("double(id) x"))
     )
+
+    # TFPark on columns: trained by two replicas, scored into a column.
+    frame = spark.createDataFrame([(k, float(k % 3), 2.0 * (k % 3)) for k in range(12)], "id int, x float, y float")
+    with tf.Graph().as_default():
+        dataset = TFDataset.from_dataframe(frame, ["x"], ["y"], batch_size=6)
+        given, target = dataset.tensors
+        w = tf.get_variable("w", [], initializer=tf.zeros_initializer())
+        optimizer = TFOptimizer(tf.reduce_mean(tf.square(w * given - target)), SGD(0.2), replicas=2)
+        optimizer.optimize(MaxEpoch(10))
+        trained = TFDataset.from_dataframe(frame.coalesce(1), ["x"], batch_per_thread=5)
+        made = TFPredictor(optimizer.sess, [tf.multiply(trained.tensors[0], w, name="out")]).predict_dataframe()
+        seen["trained"] = [float(optimizer.sess.run(w)), made.columns, [row["out"] for row in made.collect()]]
     stop_context()
 
 

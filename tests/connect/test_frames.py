@@ -1,4 +1,4 @@
-"""The frames door on DataFrames of Spark Connect: what is seen there is what a classic session gives."""
+"""The frames and TFPark doors on DataFrames of Spark Connect: what is seen there is what a classic session gives."""
 
 from __future__ import annotations
 
@@ -59,3 +59,10 @@ def test_reductions(seen: dict[str, Any]) -> None:
     assert seen["aggregate"] == [["key", "x"], [["0", 2.0], ["1", 4.0]]]
     assert seen["expression"] == [[False, "0", 2.0], [False, "1", 1.0], [True, "1", 3.0]]
     assert "rollup" in seen["rollup"]
+
+
+def test_graphs_learn_from_columns(seen: dict[str, Any]) -> None:
+    w, columns, outputs = seen["trained"]
+    assert w == pytest.approx(2.0, abs=1e-3)
+    assert columns == ["id", "x", "y", "out"]
+    assert outputs == pytest.approx([w * (k % 3) for k in range(12)])

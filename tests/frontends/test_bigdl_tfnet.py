@@ -12,8 +12,9 @@ pytest.importorskip("firesteel.frameworks.tfgraph", reason="needs the bench for 
 
 from firesteel.bigdl.nn.criterion import MSECriterion  # noqa: E402
 from firesteel.bigdl.nn.layer import Linear, Sequential  # noqa: E402
-from firesteel.bigdl.optim.optimizer import SGD, MaxEpoch, Optimizer  # noqa: E402
-from firesteel.frontends.bigdl.tfnet import TFNet  # noqa: E402
+from firesteel.bigdl.optim.optimizer import SGD, MaxEpoch, Optimizer, Top1Accuracy  # noqa: E402
+from firesteel.core.errors import PlanError  # noqa: E402
+from firesteel.tfpark import TFDataset, TFNet  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -42,3 +43,32 @@ def test_layers_around_a_graph_learn() -> None:
     np.testing.assert_allclose(np.stack(rows.collect()), nets[1].forward(x), atol=1e-6)
     with pytest.raises(TypeError, match="int"):
         nets[1].predict(3)
+    _datasets(nets[0], x)
+
+
+def _datasets(net: Any, x: Any) -> None:
+    """Rows of a TFDataset go through the graph itself, and classes are counted from 1, as at this door."""
+    expected = net.forward(x)
+    dataset = TFDataset.from_ndarrays((x,), batch_per_thread=7)
+    np.testing.assert_allclose(np.stack(net.predict(dataset).collect()), expected, atol=1e-6)
+    np.testing.assert_allclose(net.predict(dataset, distributed=False), expected, atol=1e-6)
+    labels = expected.argmax(1) + 1.0
+    labels[:10] = 3 - labels[:10]
+    (found,) = net.evaluate(TFDataset.from_ndarrays((x, labels), batch_per_thread=7), 7, [Top1Accuracy()])
+    assert (found.result, found.total_num) == (pytest.approx(0.75), 40)
+    with pytest.raises(PlanError, match="batch_per_thread"):
+        net.predict(TFDataset.from_ndarrays((x,), batch_size=7))
+
+
+def test_strings_have_no_torch_and_go_through(sc: Any) -> None:
+    tf1 = tf.compat.v1
+    strings = sc.parallelize(["123", "456"], 1)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        text = tf1.placeholder(tf.string, [None])
+        net = TFNet.from_session(session, [text], [tf.strings.to_number(text)])
+        row = TFDataset.from_string_rdd(strings)
+        alone = TFNet.from_session(session, row.tensors, [tf.strings.to_number(row.tensors[0])])
+    assert net.forward(np.array(["1", "2.5"])).tolist() == [1, 2.5]
+    assert net.backward(np.array(["1", "2.5"]), np.ones(2)).tolist() == [0, 0]
+    for each, dataset in ((net, TFDataset.from_string_rdd(strings, batch_per_thread=1)), (alone, row)):
+        assert [float(value) for value in each.predict(dataset).collect()] == [123.0, 456.0]

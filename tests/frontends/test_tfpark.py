@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -24,9 +25,12 @@ from firesteel.bigdl import (
     Exponential,
     MaxEpoch,
     MaxIteration,
+    MaxScore,
+    MinLoss,
     SeveralIteration,
     Top1Accuracy,
     TrainSummary,
+    TriggerOr,
     ValidationSummary,
 )
 from firesteel.core.errors import CheckpointError, PlanError, ReplicaFailed, SchemaError, UnknownName
@@ -255,6 +259,25 @@ def test_prefixes_flags_clipping_and_validation(sc: SparkContext, tmp_path: Path
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
+def test_look_ups_and_an_end_by_score(sc: SparkContext) -> None:
+    words = np.arange(40, dtype=np.int32) % 7
+    found = []
+    for replicas in (1, 2):
+        with tf.Graph().as_default():
+            data = words, words * 1.0
+            dataset = TFDataset.from_ndarrays(data, batch_size=10, val_tensors=data, sequential_order=True)
+            word, number = dataset.tensors
+            table = tf1.get_variable("table", [7, 3], initializer=tf1.constant_initializer(0.3))
+            loss = tf.reduce_mean(tf.square(tf.reduce_sum(tf.nn.embedding_lookup(table, word), 1) - number))
+            optimizer = TFOptimizer(loss, Adam(0.05), metrics={"mean": tf.reduce_mean(number)}, replicas=replicas)
+            optimizer.optimize(TriggerOr(MinLoss(2.0), MaxScore(0.0)))  # the mean is above 0 after the first epoch
+            assert [step for step, _, _ in optimizer.get_train_summary("Loss")] == [1, 2, 3, 4]
+            assert optimizer.get_validation_summary("mean")[0][1] == pytest.approx(words.mean())
+            found.append(optimizer.sess.run(table))
+    np.testing.assert_allclose(found[0], found[1], atol=1e-6)
+    assert np.abs(found[0] - 0.3).max() > 0.05
+
+
 def test_a_training_op_of_the_users(sc: SparkContext) -> None:
     with tf.Graph().as_default():
         dataset = rows(sc, [1.0, 2.0, 3.0], batch_size=3)
@@ -434,6 +457,21 @@ def test_what_is_wrong_with_a_dataset_is_said(sc: SparkContext, spark: SparkSess
         with pytest.raises(PlanError, match="pair"):
             TFOptimizer(loss, SGD(), tensor_with_value={loss: 1})
     assert jobs() == before
+
+
+def test_fixed_sizes_and_a_graph_for_elsewhere(sc: SparkContext, tmp_path: Path) -> None:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        dataset = rows(sc, [1.0] * 9, batch_size=4, hard_code_batch_size=True)
+        assert dataset.tensors[0].shape.as_list() == [4]  # one replica is this context's default
+        w = tf1.get_variable("w", [], initializer=tf1.ones_initializer())
+        loss = tf.reduce_mean(w * dataset.tensors[0])
+        with pytest.raises(PlanError, match=r"9 rows.*4"):
+            TFOptimizer(loss, SGD()).optimize()
+        session.run(w.initializer)
+        TFOptimizer.export_training_model(str(tmp_path), loss, session, inputs=dataset.tensors, metrics={"m": loss})
+    meta = json.loads((tmp_path / "training_meta.json").read_text())
+    assert meta["inputs"] == ["x:0"]
+    assert (tmp_path / "model.meta").exists()
 
 
 # --- prediction ---

@@ -188,9 +188,16 @@ class BigDLEstimator(TrainingEstimator):
     def _world(self, spark: SparkSession) -> int:
         return super()._world(spark) if self._replicas is None else self._replicas
 
-    def fold(self, data: Any, batch_size: int, metrics: Mapping[str, Metric]) -> Fold:
+    def fold(
+        self,
+        data: Any,
+        batch_size: int,
+        metrics: Mapping[str, Metric],
+        feature_cols: Any = None,
+        label_cols: Any = None,
+    ) -> Fold:
         """Metrics over all rows, with their number: what ``Layer.evaluate`` is made of."""
-        return self._fold(data, batch_size, self._columns(None, None, None, "training"), dict(metrics))
+        return self._fold(data, batch_size, self._columns(feature_cols, label_cols, None, "training"), dict(metrics))
 
     # --- the model ---
 

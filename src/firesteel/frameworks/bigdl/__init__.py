@@ -62,6 +62,9 @@ class BigDLFramework(TorchFramework):
     # Graphs of TensorFlow as layers.
     export_tf = staticmethod(tfnet.export_tf)
     frozen_net = staticmethod(tfnet.frozen_net)
+    net_program = staticmethod(tfnet.net_program)
+    run_net = staticmethod(tfnet.run_net)
+    run_net_backward = staticmethod(tfnet.run_net_backward)
     saved_model_net = staticmethod(tfnet.saved_model_net)
     session_net = staticmethod(tfnet.session_net)
 

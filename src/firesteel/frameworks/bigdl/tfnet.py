@@ -21,7 +21,16 @@ from torch import nn
 from firesteel.core.errors import PlanError, UnsupportedError
 from firesteel.frameworks.bigdl.module import Layer, Settings, kind
 
-__all__ = ["Net", "export_tf", "frozen_net", "saved_model_net", "session_net"]
+__all__ = [
+    "Net",
+    "export_tf",
+    "frozen_net",
+    "net_program",
+    "run_net",
+    "run_net_backward",
+    "saved_model_net",
+    "session_net",
+]
 
 _GRAPH, _META = "frozen_inference_graph.pb", "graph_meta.json"
 
@@ -206,8 +215,7 @@ def _gradients(outputs: Any, inputs: Any, handles: Any, dtypes: Any) -> tuple[An
     wanted = [tensor for tensor, is_real in sources if is_real]
     real = [tensor for tensor in outputs if tensor.dtype.is_floating]
     if not wanted or not real:
-        why = None if wanted else "no input and no variable of it is a real number"
-        return (None,) * len(outputs), (None,) * len(inputs), (None,) * len(handles), why
+        return (None,) * len(outputs), (None,) * len(inputs), (None,) * len(handles), None
     given = [tf.compat.v1.placeholder(tensor.dtype, tensor.shape, "firesteel/incoming") for tensor in real]
     try:
         found = iter(tf.gradients(real, wanted, grad_ys=given))
@@ -352,13 +360,21 @@ class TFNet(Layer):
         self._living.take([each.detach().cpu().numpy() for each in values])
         return self._living
 
-    def forward(self, inputs: Any) -> Any:
+    def values(self) -> list[torch.Tensor]:
+        """The variables' values, in order."""
+        return [getattr(self, f"v{place}") for place in range(len(self.names))]
+
+    def counted(self, inputs: Any) -> list[Any]:
+        """As many inputs as the graph takes."""
         given = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
         if len(given) != len(self.net.inputs):
             names = ", ".join(name for name, _ in self.net.inputs)
             raise PlanError(f"{self.title} takes {len(self.net.inputs)} inputs ({names}), not {len(given)}")
-        values = [getattr(self, f"v{place}") for place in range(len(self.names))]
-        made = _Through.apply(self, len(given), *given, *values)
+        return given
+
+    def forward(self, inputs: Any) -> Any:
+        given = self.counted(inputs)
+        made = _Through.apply(self, len(given), *given, *self.values())
         return made[0] if len(made) == 1 else list(made)
 
     def expects(self) -> str:
@@ -367,3 +383,82 @@ class TFNet(Layer):
     def __getstate__(self) -> dict[str, Any]:
         # A session stays where it is.
         return {**self.__dict__, "_living": None}
+
+
+# --- beside torch, which has no strings ---
+
+
+def run_net(module: Any, inputs: Any) -> Any:
+    """Outputs for arrays of any dtype, strings included: an array, or a list where there are several."""
+    living, arrays = _lively(module, inputs)
+    made = [np.asarray(each) for each in living.forward(*arrays)]
+    return made[0] if len(made) == 1 else made
+
+
+def run_net_backward(module: Any, inputs: Any, gradients: Any) -> Any:
+    """Gradients of the inputs, zeros where one has none; adds to those of the variables that train."""
+    living, arrays = _lively(module, inputs)
+    net: Net = module.net
+    if net.error is not None:
+        raise UnsupportedError(f"{module.title} has no gradient: {net.error}")
+    given = list(gradients) if isinstance(gradients, (list, tuple)) else [gradients]
+    incoming = [
+        np.asarray(gradient).astype(living.tensor(name).dtype.as_numpy_dtype)
+        for gradient, name in zip(given, net.grad_feeds, strict=True)
+        if name is not None
+    ]
+    found = iter(living.backward(*arrays, *incoming) if incoming else ())
+    made = [
+        np.zeros(each.shape, np.float32) if name is None else np.asarray(next(found))
+        for each, name in zip(arrays, net.grad_inputs, strict=True)
+    ]
+    for value, name in zip(module.values(), net.grad_variables, strict=True):
+        gradient = None if name is None else torch.from_numpy(np.array(next(found)))
+        if gradient is not None and value.requires_grad:
+            value.grad = gradient if value.grad is None else value.grad + gradient
+    return made[0] if len(made) == 1 else made
+
+
+def _lively(module: Any, inputs: Any) -> tuple[_Living, list[np.ndarray]]:
+    given = module.counted(inputs)
+    living: _Living = module.living(module.values())
+    return living, [np.asarray(each).astype(dtype) for each, dtype in zip(given, living.dtypes, strict=True)]
+
+
+def net_program(module: Any, names: Sequence[str], *, is_by_row: bool = False, rows: int | None = None) -> Any:
+    """The graph with the values that its variables have now, as a program of its own bench.
+
+    Args:
+        module: a ``TFNet``.
+        names: of the arrays of a batch that are fed, in the order of the graph's inputs; more than these are ignored.
+        is_by_row: the inputs have no leading number of rows.
+        rows: the number of rows that every call must have.
+    """
+    import tensorflow as tf
+
+    from firesteel.core.program import Program
+    from firesteel.frameworks.tfgraph.program import Ends, GraphContent, Variable, describe
+    from firesteel.frameworks.tfgraph.state import pack
+
+    net: Net = module.net
+    if len(names) < len(net.inputs):
+        wanted = ", ".join(name for name, _ in net.inputs)
+        raise PlanError(f"{module.title} takes {len(net.inputs)} inputs ({wanted}), and the data has {len(names)}")
+    graph = tf.Graph()
+    with graph.as_default():
+        graph_def = tf.compat.v1.GraphDef()
+        graph_def.ParseFromString(base64.b64decode(net.graph))
+        tf.import_graph_def(graph_def, name="")
+    fed = {name: graph.get_tensor_by_name(tensor) for name, (tensor, _) in zip(names, net.inputs, strict=False)}
+    content = GraphContent(
+        base64.b64decode(net.graph),
+        Ends(describe(fed), tuple((name, name) for name in net.outputs), is_by_row=is_by_row, rows=rows),
+        variables=tuple(
+            Variable(name, dtype, tuple(shape), "", value, write) for name, dtype, shape, value, write in net.variables
+        ),
+        starters=net.starters,
+        starter_feeds=net.starter_feeds,
+        config=None if net.config is None else base64.b64decode(net.config),
+    )
+    values = {name: value.detach().cpu().numpy() for name, value in zip(module.names, module.values(), strict=True)}
+    return Program("tfgraph", content, {"model": pack(values)} if values else None)

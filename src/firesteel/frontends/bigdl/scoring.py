@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from firesteel.frontends.bigdl.described import bench
 from firesteel.frontends.bigdl.layer import Layer
 from firesteel.frontends.bigdl.samples import EvaluatedResult, sample_row
 
-__all__ = ["classes", "evaluate", "predict", "predict_distributed", "predict_local", "predict_rows"]
+__all__ = ["classes", "evaluate", "evaluate_data", "predict", "predict_distributed", "predict_local", "predict_rows"]
 
 _ROWS = 256
 
@@ -109,6 +110,15 @@ def evaluate(model: Layer, dataset: Any, batch_size: Any, val_methods: Any) -> l
             module.train(was_training)
     else:
         raise PlanError(f"evaluate takes an RDD of Sample or (X, Y), not {type(dataset).__qualname__}")
+    return [EvaluatedResult(float(value), fold.rows, name) for name, value in fold.figures().items()]
+
+
+def evaluate_data(
+    model: Layer, data: Any, batch_size: Any, val_methods: Any, columns: Mapping[str, Any]
+) -> list[EvaluatedResult]:
+    """The same for rows of any kind that an estimator takes, with the names of their columns."""
+    size = positive(batch_size, "batch_size") or _ROWS
+    fold = _estimator(model).fold(data, size, as_metrics(val_methods), **columns)
     return [EvaluatedResult(float(value), fold.rows, name) for name, value in fold.figures().items()]
 
 

@@ -107,28 +107,65 @@ class TFNet(Layer):
         count = len(self.net["inputs"])
         return count, count
 
-    def predict(
-        self, features: Any, batch_per_thread: int = 1, distributed: bool = True, mini_batch: bool = False
-    ) -> Any:
-        """Outputs for rows: of an array, an RDD of arrays, or a DataFrame's ``features``.
+    def forward(self, input: Any) -> Any:
+        """Outputs for an array, or a list of arrays; strings too."""
+        return bench().run_net(self.to_torch(), input)
+
+    def backward(self, input: Any, grad_output: Any) -> Any:
+        """The inputs' gradients, zeros for integers and strings; adds to those of the variables that train."""
+        return bench().run_net_backward(self.to_torch(), input, grad_output)
+
+    def predict(self, x: Any, batch_per_thread: int = 1, distributed: bool = True, mini_batch: bool = False) -> Any:
+        """Outputs for rows: of an array, an RDD of arrays, a DataFrame's ``features``, or a ``TFDataset``.
 
         Args:
-            features: the rows.
-            batch_per_thread: rows of one call.
-            distributed: as an RDD of arrays, computed in Spark's tasks; else an array, in this process.
+            x: the rows.
+            batch_per_thread: rows of one call; a ``TFDataset`` has its own.
+            distributed: as an RDD of arrays, computed in Spark's tasks; else an array. Arrays are then put through in
+                this process.
             mini_batch: an RDD whose elements are batches already.
 
         Raises:
             TypeError: rows of another kind.
         """
         from firesteel.frontends.bigdl.scoring import predict_rows
+        from firesteel.frontends.tfpark.dataset import TFDataset
 
-        is_array = isinstance(features, (np.ndarray, list, tuple))
-        if not (is_array or is_rdd(features) or is_frame(features)):
-            raise TypeError(f"predict takes an ndarray, an RDD or a DataFrame, not {type(features).__qualname__}")
+        is_array = isinstance(x, (np.ndarray, list, tuple))
+        if not (is_array or is_rdd(x) or is_frame(x) or isinstance(x, TFDataset)):
+            raise TypeError(f"predict takes an ndarray, an RDD, a DataFrame or a TFDataset, not {type(x).__qualname__}")
         if is_array and not distributed:
-            return self.predict_local(features, batch_per_thread)
-        return predict_rows(self, features, batch_per_thread, mini_batch)
+            return self.predict_local(x, batch_per_thread)
+        found = self._score(x) if isinstance(x, TFDataset) else predict_rows(self, x, batch_per_thread, mini_batch)
+        if distributed:
+            return found
+        rows = found.collect()
+        is_several = bool(rows) and isinstance(rows[0], list)
+        return [np.stack(column) for column in zip(*rows, strict=True)] if is_several else np.stack(rows)
+
+    def _score(self, dataset: Any) -> Any:
+        from firesteel.frontends.tfpark.predictor import check_scoring, score_dataset
+
+        check_scoring(dataset)
+        names = list(dataset.layout.fields)
+        options = {"is_by_row": not dataset.has_batch, "rows": dataset.static_rows()}
+        return score_dataset(dataset, bench().net_program(self.to_torch(), names, **options))
+
+    def evaluate(self, dataset: Any = None, batch_size: int | None = None, val_methods: Any = None) -> Any:
+        """Without arguments: away from training. Else the validation methods' values over all rows.
+
+        Args:
+            dataset: a ``TFDataset`` with labels, an RDD of ``Sample``, or ``(X, Y)``.
+            batch_size: rows at a time; a ``TFDataset``'s own, where it is not given.
+            val_methods: of ``firesteel.bigdl.optim.optimizer``.
+        """
+        from firesteel.frontends.bigdl.scoring import evaluate_data
+        from firesteel.frontends.tfpark.dataset import TFDataset
+
+        if not isinstance(dataset, TFDataset):
+            return super().evaluate(dataset, batch_size, val_methods)
+        data, columns = dataset.origin.plain()
+        return evaluate_data(self, data, batch_size or max(1, dataset.batch_per_thread), val_methods, columns)
 
 
 def export_tf(

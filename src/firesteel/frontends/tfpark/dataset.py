@@ -593,20 +593,22 @@ def _check_same(layout: Layout, other: Layout, what: str) -> None:
 
 def _streamed(dataset: Any, is_batched: bool, is_shuffled: bool, is_unchecked: bool) -> tuple[Layout, Any]:
     datasets = registry.framework("tfgraph").datasets  # type: ignore[attr-defined]
-    if callable(dataset) and not datasets.is_dataset(dataset):
-        spec = datasets.spec_of(dataset)
-    elif datasets.is_dataset(dataset):
+    packed = None
+    if datasets.is_dataset(dataset):
+        # First of all what cannot travel is told: a Python function's result has no known shape either.
+        refuse = () if is_unchecked else ("Repeat",) if is_batched else ("Batch", "Repeat")
+        packed = datasets.pack_dataset(dataset, (), is_batched=is_batched, refuse=refuse)
         spec = dataset.element_spec
+    elif callable(dataset):
+        spec = datasets.spec_of(dataset)
     else:
         raise PlanError(f"a tf.data.Dataset or a function that makes one is needed, not {type(dataset).__qualname__}")
     layout = _spec_layout(spec, is_batched)
     mixed = _mixed(layout) if is_shuffled and not is_batched else 0
-    if not datasets.is_dataset(dataset):
-        return layout, datasets.made_by(dataset, tuple(layout.fields), is_batched=is_batched, shuffle=mixed)
-    refuse = () if is_unchecked else ("Repeat",) if is_batched else ("Batch", "Repeat")
-    return layout, datasets.pack_dataset(
-        dataset, tuple(layout.fields), is_batched=is_batched, shuffle=mixed, refuse=refuse
-    )
+    names = tuple(layout.fields)
+    if packed is None:
+        return layout, datasets.made_by(dataset, names, is_batched=is_batched, shuffle=mixed)
+    return layout, replace(packed, form=replace(packed.form, names=names, shuffle=mixed))
 
 
 def _mixed(layout: Layout) -> int:

@@ -52,7 +52,7 @@ def check_model(model: Any, layout: Layout, *, has_labels: bool = True) -> None:
     _match("inputs", names, [tuple(tensor.shape[1:]) for tensor in inputs], layout.features, "features")
     if has_labels:
         outputs = list(getattr(model, "output_names", []) or [])
-        _match_labels(outputs, layout.labels)
+        _match_labels(outputs, [tuple(tensor.shape[1:]) for tensor in model.outputs or ()], layout.labels)
 
 
 def _match(what: str, names: list[str], shapes: list[Any], part: Any, role: str) -> None:
@@ -70,15 +70,22 @@ def _match(what: str, names: list[str], shapes: list[Any], part: Any, role: str)
             raise PlanError(f"{field.name!r} does not fit: {both}")
 
 
-def _match_labels(outputs: list[str], part: Any) -> None:
+def _match_labels(outputs: list[str], shapes: list[Any], part: Any) -> None:
     fields = list(leaves(part))
-    both = f"the model's outputs are {', '.join(outputs)}; the dataset's labels are {_named(fields)}"
+    has_shapes = len(shapes) == len(outputs)
+    names = _listed(outputs, shapes) if has_shapes else ", ".join(outputs)
+    both = f"the model's outputs are {names}; the dataset's labels are {_named(fields)}"
     if isinstance(part, Mapping) and len(outputs) > 1:
         missing = [name for name in outputs if name not in part]
         if missing:
             raise PlanError(f"the dataset's labels lack {', '.join(map(repr, missing))}: {both}")
+        fields = [part[name] for name in outputs]
     elif outputs and len(fields) != len(outputs):
         raise PlanError(f"the numbers differ: {both}")
+    for shape, field in zip(shapes, fields, strict=True) if has_shapes else ():
+        # A label of another rank, or with one number in its last place, may be a class or what a loss makes of it.
+        if len(shape) == len(field.shape) and shape and field.shape[-1] != 1 and not _fits(shape, field.shape):
+            raise PlanError(f"{field.name!r} does not fit: {both}")
 
 
 def _fits(wanted: Any, found: tuple[int | None, ...]) -> bool:

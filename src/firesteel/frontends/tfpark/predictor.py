@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["TFPredictor"]
+__all__ = ["TFPredictor", "check_scoring", "score_dataset"]
 
 _ROWS = 256
 _URI = "uri"
@@ -97,20 +97,7 @@ class TFPredictor:
 
         Images that have uris come as pairs of uri and prediction.
         """
-        spark = self.dataset.origin.session()
-        rows = self._rows()
-        scorer = make_scorer(spark, Map(self._program, rows))
-        origin = self.dataset.origin
-        if self._estimator is not None and isinstance(origin, Streams):
-            source = self._estimator.source_of(origin.plain()[0], Asked.of(None, None, None, "prediction"))
-        else:
-            source = origin.source(rows)
-        if isinstance(source, Streamed):
-            return score_each(spark, scorer, source, Stream(source.source, source.is_creator, {}, rows))
-        predictions = score_each(spark, scorer, source)
-        if isinstance(origin, Columns) and _URI in origin.df.columns and isinstance(source, Frame):
-            return origin.df.select(_URI).rdd.map(lambda row: row[0]).zip(predictions)
-        return predictions
+        return score_dataset(self.dataset, self._program, self._estimator)
 
     def predict_dataframe(self, output_cols: Any = None) -> DataFrame:
         """The dataset's DataFrame with a column for each output appended; nothing runs.
@@ -127,7 +114,7 @@ class TFPredictor:
         if len(names) != len(self._names):
             raise SchemaError(f"output_cols has {len(names)} names, and there are {len(self._names)} outputs")
         spark = origin.session()
-        scorer = make_scorer(spark, Map(self._program, self._rows(), tuple(map(str, names))))
+        scorer = make_scorer(spark, Map(self._program, _rows(self.dataset), tuple(map(str, names))))
         return score_frame(origin.df, origin.reading, scorer, tuple(map(str, names)), self._schema(names))
 
     def _schema(self, names: list[Any]) -> StructType:
@@ -145,8 +132,22 @@ class TFPredictor:
             fields.append(StructField(str(name), kind))
         return StructType(fields)
 
-    def _rows(self) -> int:
-        return self.dataset.batch_per_thread if self.dataset.batch_per_thread > 0 else _ROWS
+
+def score_dataset(dataset: TFDataset, program: Program, estimator: TrainingEstimator | None = None) -> RDD[Any]:
+    """A program's outputs for every row, lazily; a Keras model's come with its estimator."""
+    origin, rows = dataset.origin, _rows(dataset)
+    spark = origin.session()
+    scorer = make_scorer(spark, Map(program, rows))
+    if estimator is not None and isinstance(origin, Streams):
+        source = estimator.source_of(origin.plain()[0], Asked.of(None, None, None, "prediction"))
+    else:
+        source = origin.source(rows)
+    if isinstance(source, Streamed):
+        return score_each(spark, scorer, source, Stream(source.source, source.is_creator, {}, rows))
+    predictions = score_each(spark, scorer, source)
+    if isinstance(origin, Columns) and _URI in origin.df.columns and isinstance(source, Frame):
+        return origin.df.select(_URI).rdd.map(lambda row: row[0]).zip(predictions)
+    return predictions
 
 
 def check_scoring(dataset: Any, *, needs_batch: bool = False) -> None:
@@ -155,6 +156,10 @@ def check_scoring(dataset: Any, *, needs_batch: bool = False) -> None:
         raise PlanError(f"dataset must be a TFDataset, not {type(dataset).__qualname__}")
     if dataset.batch_size > 0 or (needs_batch and not dataset.has_batch):
         raise PlanError("prediction and evaluation need a dataset with batch_per_thread, not batch_size: set it there")
+
+
+def _rows(dataset: TFDataset) -> int:
+    return dataset.batch_per_thread if dataset.batch_per_thread > 0 else _ROWS
 
 
 def _op_name(tensor: Any) -> str:

@@ -81,7 +81,9 @@ class _Feed:
         self._nodes = nodes
         self._error: Exception | None = None
         self._tag = f"firesteel-feed-{secrets.token_hex(6)}"
+        # Before the pass is open: nodes wait for what is.
         partitions = data.getNumPartitions() if isinstance(data, RDD) else None
+        kinds = {} if isinstance(data, RDD) else kinds_of(data.schema)
         self._pass = nodes.feeding.open(queue, partitions)
         card = nodes.feed_card(self._pass, timeout_seconds)
         self._run: Callable[[], Any]
@@ -90,7 +92,7 @@ class _Feed:
             self._run = data.mapPartitionsWithIndex(partial(feed_items, card)).collect
         else:
             self._context = data.sparkSession.sparkContext
-            self._run = data.mapInArrow(partial(feed_rows, card, kinds_of(data.schema)), _ROW_SCHEMA).collect
+            self._run = data.mapInArrow(partial(feed_rows, card, kinds), _ROW_SCHEMA).collect
         self._thread = InheritableThread(target=self._work, name="firesteel-feed", daemon=True)
         self._thread.start()
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from frontends.tfcluster.programs import regress
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.feature import SQLTransformer
 
@@ -28,6 +27,7 @@ from firesteel.tfcluster import (
     TFParams,
     pipeline,
 )
+from frontends.tfcluster.programs import regress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

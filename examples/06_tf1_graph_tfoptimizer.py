@@ -35,22 +35,30 @@ if options.data_dir:
     train_x, train_y, test_x, test_y = (mnist(options.data_dir, f"{part}-ubyte.gz") for part in parts)
 else:
     digits, answers = load_digits(return_X_y=True)
-    pictures = np.pad(np.kron(digits.reshape(-1, 8, 8), np.ones((3, 3))) * 16, ((0, 0), (2, 2), (2, 2)))
+    pictures = np.pad(np.kron(digits.reshape(-1, 8, 8), np.ones((3, 3))) * 15, ((0, 0), (2, 2), (2, 2)))
     count = 300 if options.quick else 1500
     train_x, train_y, test_x, test_y = pictures[:count], answers[:count], pictures[-297:], answers[-297:]
 
 
-def rows(images, labels):
-    """One list of arrays for each row."""
-    return [[image[:, :, None] / 255.0, np.array([label])] for image, label in zip(images, labels, strict=True)]
+def decode(image_label):
+    """A row: one array for each name of the dataset. Runs in Spark's tasks."""
+    image, label = image_label
+    return [image[:, :, None].astype(np.float32) / 255, np.array([label])]
 
 
 sc = init_context("local", cores=2)
+
+
+def rows(images, labels):
+    """Pictures travel as bytes, and become numbers where they are needed."""
+    return sc.parallelize(list(zip(images.astype(np.uint8), labels, strict=True)), 2).map(decode)
+
+
 folder = tempfile.mkdtemp()
 
 # --- training ---
 dataset = TFDataset.from_rdd(
-    sc.parallelize(rows(train_x, train_y), 2),
+    rows(train_x, train_y),
     names=["features", "labels"],
     shapes=[[28, 28, 1], [1]],
     types=[tf.float32, tf.int32],
@@ -69,9 +77,7 @@ path = tf.train.Saver().save(optimizer.sess, os.path.join(folder, "model"))
 
 # --- inference, in another graph ---
 with tf.Graph().as_default():
-    dataset = TFDataset.from_rdd(
-        sc.parallelize(rows(test_x, test_y), 2), names=["features"], shapes=[[28, 28, 1]], types=[tf.float32]
-    )
+    dataset = TFDataset.from_rdd(rows(test_x, test_y), names=["features"], shapes=[[28, 28, 1]], types=[tf.float32])
     (images,) = dataset.tensors
     with tf.contrib.slim.arg_scope(lenet.lenet_arg_scope()):
         logits, _ = lenet.lenet(images, is_training=False)

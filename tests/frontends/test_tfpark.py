@@ -140,9 +140,9 @@ def test_tf_data_with_a_table_a_flag_and_python_elsewhere(spark: SparkSession) -
         data = words.map(lambda x, word: {"x": x * table.lookup(word), "is_on": tf.equal(word, "b")})
         dataset = TFDataset.from_tf_data_dataset(data, batch_size=102)
         tensors = dataset.tensors
-        assert sorted(tensors[0]) == ["is_on", "x"]
+        assert sorted(tensors) == ["is_on", "x"]  # the structure of an element
         w = tf1.get_variable("w", [], initializer=tf1.zeros_initializer())
-        loss = tf.reduce_mean(w * tensors[0]["x"] * tf.cast(tensors[0]["is_on"], tf.float32))
+        loss = tf.reduce_mean(w * tensors["x"] * tf.cast(tensors["is_on"], tf.float32))
         tf.py_function(lambda v: v, [loss], tf.float32)
         optimizer = TFOptimizer(loss, SGD(1.0), replicas=2)
         optimizer.optimize()

@@ -299,7 +299,8 @@ class TFDataset:
             intra_threads: likewise.
             auto_shard_files: accepted; every replica reads all and takes its part.
         """
-        is_shuffled = bool(shuffle) and not sequential_order
+        # Rows to be scored come in the dataset's own order.
+        is_shuffled = bool(shuffle) and not sequential_order and batch_size != -1
         layout, form = _streamed(dataset, batch_outside, is_shuffled, remove_checking)
         validation = None
         if validation_dataset is not None:

@@ -15,8 +15,11 @@ import numpy as np
 
 __all__ = ["ADD_UP", "ROUNDS", "main"]
 
-ADD_UP = 1
-"""The command by which a worker of an asynchronous store tells a server what to do with what is pushed."""
+ADD_UP = 0
+"""The command by which a worker of an asynchronous store tells a server what to do with what is pushed.
+
+Of MXNet's commands this is the one that a server hands on to its owner; the others it takes for itself.
+"""
 
 ROUNDS = 1 << 12
 """Keys from here on are sums of one push by each worker, taken in rounds; those below grow with every push."""

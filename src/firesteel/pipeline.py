@@ -22,6 +22,7 @@ from firesteel.frontends.pipeline.optimizers import (
     build_rmsprop_config,
     generate_config,
 )
+from firesteel.frontends.pipeline.pretrained import load_model
 from firesteel.frontends.pipeline.search import Search, search
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "build_momentum_config",
     "build_rmsprop_config",
     "generate_config",
+    "load_model",
     "load_tensorflow_model",
     "search",
 ]

@@ -22,8 +22,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DoubleType, FloatType
 from torch import nn
 
+from firesteel.core import registry
 from firesteel.core.errors import CheckpointError, PlanError, ReplicaFailed, SchemaError, UnknownName, UnsupportedError
-from firesteel.pipeline import DLEstimator, DLModel
+from firesteel.pipeline import DLEstimator, DLModel, load_model
 from frontends.stages import Net, TwoByTwo, both, make_keras, make_net, squared
 
 keras: Any = __import__("keras")
@@ -214,6 +215,44 @@ def test_transform_and_a_new_process_give_the_frameworks_own_numbers(
     (place,) = (tmp_path / "graph" / "stages").iterdir()
     given = DLModel.load(str(place), model=lambda config: Hidden())
     assert isinstance(given.model, Hidden)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # it is what we are to read
+def test_models_of_other_formats_become_stages_in_one_call(
+    spark: SparkSession, classes: DataFrame, tmp_path: Path
+) -> None:
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).eval()
+    example = torch.zeros(2, 3)
+    rows = {0: torch.export.Dim("rows")}
+    torch.export.save(torch.export.export(model, (example,), dynamic_shapes=(rows,)), tmp_path / "model.pt2")
+    torch.jit.save(torch.jit.trace(model, example), tmp_path / "model.pt")
+    bench: Any = registry.framework("torch")
+    (tmp_path / "model.onnx").write_bytes(bench.to_onnx(model, {"x0": example.numpy()}))
+    own = make_keras({"width": 4})
+    own.save(tmp_path / "model.keras")
+    values = X.astype(np.float32)
+    wanted = {".keras": own.predict(values, verbose=0)}
+    for ending in (".pt2", ".pt", ".onnx", ".keras"):
+        shapes = [(3,)] if ending == ".pt" else None  # TorchScript does not say it
+        stage = load_model(str(tmp_path / f"model{ending}"), shapes=shapes, predictionCol="out")
+        PipelineModel([stage]).write().overwrite().save(str(tmp_path / "stage"))
+        for each in (stage, PipelineModel.load(str(tmp_path / "stage"))):
+            out = each.transform(classes)
+            found = np.array([row.out.toArray() for row in sorted(out.collect(), key=lambda row: row.id)])
+            right = wanted.get(ending, model(torch.from_numpy(values)).detach().numpy())
+            np.testing.assert_allclose(found, right, atol=1e-5, err_msg=ending)
+    with pytest.raises(UnsupportedError, match="only predicts"):
+        DLEstimator(load_model(str(tmp_path / "model.onnx")).model, loss=nn.MSELoss()).fit(classes)
+    with pytest.raises(UnknownName, match=r"'\.h5'; there are: \.keras, \.onnx"):
+        load_model("model.h5")
+    with pytest.raises(PlanError, match="no model at"):
+        load_model(str(tmp_path / "nowhere.onnx"))
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    with pytest.raises(PlanError, match="is no TorchScript"):
+        load_model(str(tmp_path / "weights.pt"), shapes=[(3,)])
+    with pytest.raises(PlanError, match="pass shapes="):
+        load_model(str(tmp_path / "model.pt"))
 
 
 def test_tasks_and_their_columns(spark: SparkSession) -> None:

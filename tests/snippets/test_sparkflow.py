@@ -83,6 +83,29 @@ learner = SparkAsyncDL(inputCol="x", tensorflowGraph=build_graph(line), tfOutput
                        tfOptimizer="gradient_descent", tfLearningRate=0.5, acquireLock=True)
 (weight,) = learner.fit(ones).getWeights()
 assert weight == -6.0, weight
+
+# Averages of a batch norm that was built to be trained: a row alone gets what it gets among all others.
+def normal():
+    x = tf.placeholder(tf.float32, [None, 1], name="x")
+    y = tf.layers.batch_normalization(x, momentum=0.5, training=True)
+    return tf.losses.mean_squared_error(x, tf.layers.dense(tf.layers.dropout(y, training=True), 1, name="out"))
+
+rows = spark.createDataFrame([(float(i),) for i in range(8)], "x double").coalesce(1)
+model = SparkAsyncDL(inputCol="x", tensorflowGraph=build_graph(normal), tfOutput="out/BiasAdd:0", iters=12).fit(rows)
+together, alone = model.transform(rows).first().predicted, model.transform(rows.limit(1)).first().predicted
+assert together == alone, (together, alone)
+averages = {name.split("/")[-1]: float(value[0]) for name, value in model._values.items() if "moving" in name}
+assert abs(averages["moving_mean"] - 3.5) < 0.1 and abs(averages["moving_variance"] - 5.25) < 0.1, averages
+
+# What the rows' own computation raises is a worker's failure.
+from firesteel import ReplicaFailed
+from pyspark.sql.functions import udf
+try:
+    learner.fit(ones.select(udf(lambda x: 1 / 0, "double")("x").alias("x")))
+except ReplicaFailed as error:
+    assert "ZeroDivisionError" in error.traceback and error.rank in (0, 1) and error.host, error
+else:
+    raise AssertionError("nothing was raised")
 stop_context()
 """
 

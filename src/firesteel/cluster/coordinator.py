@@ -134,7 +134,7 @@ class Coordinator:
         self._silenced: dict[int, int | None] = {}
         self._has_begun = False
         self._vacant_since = 0.0
-        self._upstream: set[int] = set()
+        self._upstream: dict[int, str] = {}
         self._looked = time.monotonic()
         self._given: list[tuple[dict[str, Any] | None, list[bytearray]]] = []
         self._seats: dict[int, _Seat] = {}
@@ -205,6 +205,12 @@ class Coordinator:
         """Whether a seat is empty because its rows could not be computed."""
         with self._change:
             return bool(self._upstream)
+
+    @property
+    def starved(self) -> dict[int, str]:
+        """Ranks whose rows could not be computed, and where they were."""
+        with self._change:
+            return dict(self._upstream)
 
     @property
     def silenced(self) -> int:
@@ -504,7 +510,7 @@ class Coordinator:
             seat = _Seat(rank, link, str(hello["host"]), hello["task"], since=self.generation)
             self._seats[rank] = seat
             self._silenced.pop(rank, None)
-            self._upstream.discard(rank)
+            self._upstream.pop(rank, None)
             self.is_complete = self.is_complete or len(self._seats) == self.world
             self._change.notify_all()
             generation = self.generation
@@ -569,7 +575,7 @@ class Coordinator:
         with self._change:
             if self._seats.get(seat.rank) is seat:
                 self._vacate(seat)
-                self._upstream.add(seat.rank)
+                self._upstream[seat.rank] = seat.host
 
     def _vacate(self, seat: _Seat) -> None:
         del self._seats[seat.rank]

@@ -229,6 +229,7 @@ def _attend(
                 # too, but lets them live for a moment.
                 raise Lost(coordinator.world, *coordinator.collect()) from job.error
             host, port = coordinator.address
+            place(job.error, coordinator.starved)
             coordinator.fail(
                 job.error
                 or ClusterError(
@@ -243,6 +244,12 @@ def _attend(
         return
     if failure.kind == "infrastructure":  # Spark knows more about a task that died, and says so when the job ends
         job.join(_SETTLE_SECONDS)
+
+
+def place(error: Exception | None, starved: dict[int, str]) -> None:
+    """Let Spark's error know whose rows it was about, where a rank has said that it misses some."""
+    if error is not None and starved:
+        error.rank, error.host = min(starved.items())  # type: ignore[attr-defined]
 
 
 def _is_past_its_tasks(coordinator: Coordinator, job: Job, form: Form) -> bool:

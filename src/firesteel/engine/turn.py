@@ -7,6 +7,7 @@ the round, the partition and the iter.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import sys
@@ -66,6 +67,7 @@ def take_turn(card: TurnCard, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
     try:
         turn.run(whole_input(batches))
     except UpstreamFailed as error:
+        turn.tell_starved()
         raise (error.__cause__ or error) from None
     except SyncError:
         raise  # the server is gone, which the driver knows better; or just this connection, and Spark tries again
@@ -115,6 +117,11 @@ class _Turn:
         except SyncError:
             return False
         return True
+
+    def tell_starved(self) -> None:
+        """Tell the driver that rows are missing; why, Spark says."""
+        with contextlib.suppress(SyncError):
+            self._enter().tell({"name": "starved", "partition": self.partition, "host": socket.gethostname()})
 
     def close(self) -> None:
         """Let go of the session and the connection."""

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from firesteel.cluster.failure import Failure
-from firesteel.cluster.launch import Job
+from firesteel.cluster.launch import Job, place
 from firesteel.cluster.preflight import cores_per_task
 from firesteel.cluster.travel import pack
 from firesteel.core.errors import PlanError
@@ -82,7 +82,9 @@ def _run(frame: DataFrame, card: TurnCard, watch: _Watch) -> None:
             return
         watch.drain()  # what a worker said before it ended says more than Spark does
         if restarts == _RESTARTS or not any(word in str(job.error) for word in _LOST):
+            place(job.error, watch.starved)
             raise job.error
+        watch.starved.clear()
         _log.warning("a worker was lost; its partition goes on where it stood: %s", str(job.error).splitlines()[0])
 
 
@@ -93,6 +95,8 @@ class _Watch:
         self._servers = servers
         self._on_loss = on_loss
         self._heard: dict[tuple[int, int], int] = {}
+        self.starved: dict[int, str] = {}
+        """Partitions whose rows could not be computed, and where that was tried."""
 
     def look(self) -> None:
         """Take what has come; raise what ended a worker or the server."""
@@ -109,6 +113,8 @@ class _Watch:
     def _take(self, event: dict[str, Any]) -> None:
         if event["name"] == "failed":
             raise Failure.from_json(event["failure"]).error()
+        if event["name"] == "starved":
+            self.starved[event["partition"]] = event["host"]
         if event["name"] == "loss" and self._on_loss is not None:
             key, iteration = (event["round"], event["partition"]), event["iteration"]
             if iteration > self._heard.get(key, -1):  # a worker that was started again says some of it twice

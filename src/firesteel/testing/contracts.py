@@ -5,6 +5,7 @@ No Spark and no second process: replicas are made side by side and compared.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -89,7 +90,8 @@ def _same(found: Any, wanted: Any, claim: str) -> None:
 
 
 def _replica(framework: Framework, program: Program) -> Any:
-    replica: Any = framework.replica(program, "cpu", 1)
+    # As in another process: a program may hold the model itself.
+    replica: Any = framework.replica(copy.deepcopy(program), "cpu", 1)
     replica.start(program.state)
     replica.seed(0)
     return replica

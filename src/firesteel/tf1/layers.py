@@ -10,7 +10,7 @@ from typing import Any
 
 from tensorflow.compat import v1 as tf
 
-from firesteel.tf1.scopes import activated, chosen, pair, static, variable
+from firesteel.tf1.scopes import activated, chosen, pair, phase, static, variable
 
 __all__ = [
     "average_pooling2d",
@@ -214,7 +214,7 @@ def dropout(
     inputs = tf.convert_to_tensor(inputs)
     with tf.name_scope(name, "dropout", [inputs]):
         return chosen(
-            training,
+            phase(training),
             lambda: tf.nn.dropout(inputs, rate=rate, noise_shape=noise_shape, seed=seed),
             lambda: tf.identity(inputs),
         )
@@ -255,6 +255,7 @@ def batch_normalization(
     inputs = tf.convert_to_tensor(inputs)
     axis = axis % inputs.shape.rank
     with tf.variable_scope(name, default_name="batch_normalization", values=[inputs], reuse=reuse):
+        training = phase(training)
         shape = [_known(inputs, axis, "batch_normalization")]
         gamma = beta = None
         if scale:

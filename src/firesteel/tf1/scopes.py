@@ -7,7 +7,7 @@ from typing import Any
 
 from tensorflow.compat import v1 as tf
 
-__all__ = ["activated", "chosen", "pair", "static", "variable"]
+__all__ = ["activated", "chosen", "pair", "phase", "static", "variable"]
 
 
 def variable(
@@ -47,6 +47,16 @@ def static(flag: Any) -> bool | None:
         return bool(flag)
     found = tf.get_static_value(flag)
     return None if found is None else bool(found)
+
+
+def phase(flag: Any) -> Any:
+    """``training=True`` in a graph that is trained and scored with (``build_graph``'s): a placeholder of that default.
+
+    Scoring feeds it ``False``. Elsewhere, and for every other flag, what was given.
+    """
+    if flag is True and getattr(tf.get_default_graph(), "_firesteel_has_phases", False):
+        return tf.placeholder_with_default(True, [], name="training")
+    return flag
 
 
 def chosen(flag: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:

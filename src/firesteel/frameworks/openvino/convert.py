@@ -20,18 +20,20 @@ __all__ = ["convert"]
 def convert(
     model: Any,
     *,
-    input_names: Sequence[str],
-    output_names: Sequence[str],
+    input_names: Sequence[str] | None,
+    output_names: Sequence[str] | None,
     is_half: bool = False,
     calibration: Sequence[Any] | None = None,
+    shapes: Sequence[Sequence[int]] | None = None,
 ) -> ModelFile:
-    """An IR of ``model`` (a program that torch exported, or the path of a SavedModel). Driver only.
+    """An IR of ``model`` (a program that torch exported, TorchScript, or the path of a SavedModel). Driver only.
 
     Args:
         model: what OpenVINO's own converter takes.
-        input_names: in order; as many as the model has.
+        input_names: in order; as many as the model has. ``None``: the model's own.
         output_names: likewise.
         is_half: keep weights as float16.
+        shapes: of a row of each input, where the model does not say it: TorchScript. It takes real numbers then.
         calibration: an array of rows for each input, by whose values weights and activations become int8.
     """
     try:
@@ -41,7 +43,17 @@ def convert(
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         raise UnsupportedError(f"OpenVINO cannot convert this model: {lines[-1]}") from error
-    made = _named(made, input_names, output_names)
+    if input_names is not None and output_names is not None:
+        made = _named(made, input_names, output_names)
+    if shapes is not None:
+        parameters = made.get_parameters()
+        if len(parameters) != len(shapes):
+            raise PlanError(f"the model has {len(parameters)} inputs, and shapes names {len(shapes)}")
+        for each, row in zip(parameters, shapes, strict=True):
+            each.set_partial_shape(ov.PartialShape([-1, *row]))
+            if each.get_element_type().is_dynamic():
+                each.set_element_type(ov.Type.f32)
+        made.validate_nodes_and_infer_types()
     if calibration is not None:
         made = _quantized(made, calibration)
     return as_file(made, is_half=is_half)

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -145,6 +146,20 @@ class TFGraphFramework:
     def kind_of(self, opened: Any, tensor: str) -> str:
         """The kind of op that makes a tensor; ``UnknownName`` lists near names where there is none."""
         return str(_sources().tensor_in(opened.graph, tensor).op.type)
+
+    def phases(self, opened: Any) -> list[str]:
+        """Placeholders that say whether this is training: booleans with a default, called as everybody calls them."""
+        return [
+            op.outputs[0].name
+            for op in opened.graph.get_operations()
+            if op.type == "PlaceholderWithDefault"
+            and op.outputs[0].dtype.name == "bool"
+            and re.fullmatch(r"(is_)?training|keras_learning_phase", re.sub(r"_\d+$", "", op.name.split("/")[-1]))
+        ]
+
+    def flag_of(self, opened: Any, tensor: str, value: float) -> Any:
+        """A number as a tensor's dtype has it: a boolean where that is one."""
+        return bool(value) if _sources().tensor_in(opened.graph, tensor).dtype.name == "bool" else value
 
     def output_shape(self, program: Program) -> tuple[int, ...] | None:
         """A row's shape of the one output, where the graph says it."""

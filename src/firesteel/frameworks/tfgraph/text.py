@@ -38,6 +38,7 @@ def build_graph(function: Callable[[], Any]) -> str:
         PlanError: neither is there, or Python functions are part of the graph, which cannot travel.
     """
     graph = tf.Graph()
+    graph._firesteel_has_phases = True  # for ``tf1.layers``: the same graph is trained and scored with
     with graph.as_default():
         returned = function()
         losses = tf.compat.v1.losses.get_losses()

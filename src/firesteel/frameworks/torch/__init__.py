@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:  # pragma: no cover - shown by the error's 
     raise missing_extra("torch", "torch") from error
 
 from firesteel.frameworks.torch.export import portable, to_onnx
-from firesteel.frameworks.torch.exported import ExportedModule, export_module
+from firesteel.frameworks.torch.exported import ExportedModule, export_module, open_exported
 from firesteel.frameworks.torch.program import capture, input_range, make, make_model
 from firesteel.frameworks.torch.replica import TorchReplica, load_into
 from firesteel.frameworks.torch.state import pack_file, pack_model, pack_tree, read_state_dict, unpack_file, unpack_tree
@@ -78,6 +78,7 @@ class TorchFramework:
     describe = staticmethod(describe)
     export_module = staticmethod(export_module)
     exported_module = staticmethod(ExportedModule)
+    open_exported = staticmethod(open_exported)
     make = staticmethod(make)
     make_model = staticmethod(make_model)
     load_into = staticmethod(load_into)

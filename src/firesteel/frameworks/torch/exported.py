@@ -16,7 +16,7 @@ from torch import nn
 
 from firesteel.core.errors import CheckpointError, PlanError
 
-__all__ = ["ExportedModule", "export_module"]
+__all__ = ["ExportedModule", "export_module", "open_exported"]
 
 _ROWS = 3  # as an example: 0 and 1 are special to torch.export
 
@@ -44,6 +44,23 @@ def export_module(
         ) from error
     finally:
         model.train(was_training)
+    return _graph_of(program, type(model).__qualname__)
+
+
+def open_exported(path: str) -> ExportedModule:
+    """The program that ``torch.export.save`` wrote; ``PlanError`` where there is none, or one that cannot be held."""
+    try:
+        program = torch.export.load(path)
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise PlanError(f"{path} is no program of torch.export: {lines[0]}") from error
+    graph, weights = _graph_of(program, path)
+    module = ExportedModule(graph)
+    module.load_state_dict({key: value.detach() for key, value in weights.items()})
+    return module
+
+
+def _graph_of(program: Any, name: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     signature = program.graph_signature
     weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     state = {**program.state_dict, **program.constants}
@@ -59,7 +76,7 @@ def export_module(
         elif node.op == "output":
             nodes.append({"name": node.name, "result": _encode(node.args[0])})
         else:
-            raise PlanError(f"the graph of {type(model).__qualname__} has a part that cannot be saved: {node.op}")
+            raise PlanError(f"the graph of {name} has a part that cannot be saved: {node.op}")
     shapes = {name: [list(state[name].shape), _dtype(state[name].dtype)] for name in weights.values()}
     is_single = len(signature.user_outputs) == 1
     return {"nodes": nodes, "weights": shapes, "is_single": is_single}, {name: state[name] for name in shapes}

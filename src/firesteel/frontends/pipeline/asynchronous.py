@@ -19,6 +19,7 @@ from firesteel.engine.scorer import Scorer, make_scorer
 from firesteel.engine.servers import check_reachable
 from firesteel.engine.turns import train_in_turns
 from firesteel.frontends.pipeline.columns import Finish, check_new
+from firesteel.frontends.pipeline.failures import as_failures
 from firesteel.frontends.pipeline.graphs import (
     bench,
     feeds_of,
@@ -124,7 +125,8 @@ class SparkAsyncDL(Stage, Estimator[Any], MLReadable[Any], MLWritable):
             port=self._value("port"),
         )
         reading = read_columns(dataset, self._value("inputCol"), None if label is None else column, feeds)
-        state = train_in_turns(spark, plan, Frame(dataset, reading), _print_loss if plan.reports else None)
+        with as_failures():
+            state = train_in_turns(spark, plan, Frame(dataset, reading), _print_loss if plan.reports else None)
         model = SparkAsyncDLModel(modelJson=graph)
         model._values = bench().unpack(state["model"])
         self._copyValues(model)

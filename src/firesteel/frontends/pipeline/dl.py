@@ -19,7 +19,9 @@ from firesteel.engine.score import sample, score_frame
 from firesteel.engine.scorer import Scorer, make_scorer
 from firesteel.frontends.pipeline.checkpoints import CheckpointRun
 from firesteel.frontends.pipeline.columns import Finish, check_new
+from firesteel.frontends.pipeline.failures import as_failures
 from firesteel.frontends.pipeline.keras_side import KerasSide
+from firesteel.frontends.pipeline.openvino_side import OpenVINOSide
 from firesteel.frontends.pipeline.params import Stage, choice, declare, flag, names, optional, real, text, whole
 from firesteel.frontends.pipeline.persistence import Fetch, StageReader, StageWriter
 from firesteel.frontends.pipeline.torch_side import TorchSide
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DLEstimator", "DLModel", "TrainingSummary"]
 
-_SIDES: tuple[Any, ...] = (KerasSide, TorchSide)
+_SIDES: tuple[Any, ...] = (KerasSide, TorchSide, OpenVINOSide)
 _TASKS = ("binary", "multiclass", "raw")
 _SYNCS = {"allreduce": "all-reduce", "hogwild": "hogwild", "locked": "locked", "sharded": "sharded"}
 _ROWS = 256
@@ -185,9 +187,10 @@ class DLEstimator(_Common, Estimator[Any], MLReadable[Any], MLWritable):
             "early_stopping": self._stopping(side),
             "verbose": self._value("verbose"),
         }
-        with CheckpointRun(
+        checkpoints = CheckpointRun(
             self._value("checkpointDir"), self._mark(), self._value("epochs"), self._value("resume")
-        ) as run:
+        )
+        with as_failures(), checkpoints as run:
             found = side.history(run.fit(estimator, training, options))
             history = run.joined(found)
         row = sample(dataset, Reading(tuple(t for t in reading.tensors if t.name.startswith("x"))))
@@ -378,8 +381,6 @@ class DLModel(_Common, Model, MLReadable[Any], MLWritable):
     def _contents(self) -> tuple[dict[str, Any], dict[str, bytes], set[str]]:
         side, model = self._open()
         function = None if self._path is None else self._path
-        if self._is_graph:
-            raise UnsupportedError("a model that was loaded as a graph cannot be saved again: copy its folder")
         facts, files = ({"form": "function"}, side.weights(model)) if function else side.save(model, self._samples)
         about = {"framework": side.name, "function": function, "config": self._given.config}
         return {**about, **facts, "history": self._history, "samples": self._samples}, files, set()

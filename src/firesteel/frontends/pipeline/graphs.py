@@ -59,6 +59,7 @@ def training_program(
         loss=opened.loss,
         optimizer=optimizer,
         seed=seed,
+        flags=dict.fromkeys(bench().phases(opened), (True, False)),
     )
     return program, feeds_of(program)
 
@@ -70,7 +71,9 @@ def scoring_program(
     opened.values.update(values)
     # A SavedModel's keys stand for its tensors' names.
     inputs, output = opened.inputs.get(inputs, inputs), opened.outputs.get(output, output)
-    flags = {} if dropout is None else {dropout: 1.0 if keeps else 0.0}
+    flags: dict[str, Any] = dict.fromkeys(bench().phases(opened), False)
+    if dropout is not None:
+        flags[dropout] = bench().flag_of(opened, dropout, 1.0 if keeps else 0.0)
     program: Program = bench().capture(opened, inputs={"x0": inputs}, outputs={"prediction": output}, flags=flags)
     return program
 

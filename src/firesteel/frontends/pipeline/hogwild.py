@@ -13,6 +13,7 @@ from firesteel.core.errors import PlanError, UnsupportedError
 from firesteel.core.plan import Turns
 from firesteel.data.sources import Columns, Packed, as_dataset, is_rdd
 from firesteel.engine.turns import train_in_turns
+from firesteel.frontends.pipeline.failures import as_failures
 from firesteel.frontends.pipeline.graphs import bench, open_text, training_program
 from firesteel.frontends.pipeline.optimizers import check_optimizer
 
@@ -110,7 +111,8 @@ class HogwildSparkModel:
             host=self._host,
             **self._counts,
         )
-        state = train_in_turns(SparkSession.builder.getOrCreate(), plan, source, self._on_loss)
+        with as_failures():
+            state = train_in_turns(SparkSession.builder.getOrCreate(), plan, source, self._on_loss)
         values = bench().unpack(state["model"])
         return [values[name] for name in bench().trainable(open_text(self._graph)) if name in values]
 

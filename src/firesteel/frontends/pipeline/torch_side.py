@@ -162,6 +162,9 @@ class TorchSide:
     ) -> tuple[dict[str, Any], dict[str, bytes]]:
         """Facts and files: the module's structure and weights, or where its class cannot be imported, its graph."""
         bench = _bench()
+        if isinstance(model, bench.exported_module):  # a graph already
+            files = {_GRAPH: json.dumps(model.graph).encode(), _WEIGHTS: bench.pack_model(model.state_dict())}
+            return {"form": "graph"}, {**files, _CONSTANTS: bench.pack_model({})}
         try:
             structure = bench.describe(model)
         except PlanError as error:

@@ -99,6 +99,9 @@ PROOFS: dict[str, dict[str, str]] = {
         "to OpenVINO": f"{_IN}export.py::test_keras_models",
     },
     "tfgraph": {
+        "sharded": f"{_IN}tfpark.py::test_replicas_descend_together",
+        "parameter server": f"{_IN}pipeline_async.py::test_each_slice_is_a_push_in_both_modes",
+        "RDD": f"{_IN}tfpark.py::test_rows_count_and_not_replicas",
         "all-reduce": f"{_IN}graph_estimator.py::test_two_replicas_learn_what_a_session_does",
         "Spark DataFrame": f"{_IN}graph_estimator.py::test_fit_evaluate_predict",
         "pandas": f"{_IN}graph_estimator.py::test_fit_evaluate_predict",
@@ -166,8 +169,10 @@ def _syncs(name: str, door: Any, module: Any) -> set[str]:
         return {"KVStore"}
     parameters = inspect.signature(door.__init__).parameters
     found = {"all-reduce", "averaging"} if "sync" in parameters else set()
-    if name == "bigdl":
+    if name in ("bigdl", "tfgraph"):  # the latter by TFOptimizer
         found |= {"sharded"}
+    if name == "tfgraph":  # by SparkAsyncDL
+        found |= {"parameter server"}
     backends = getattr(module, "_SYNC_OF_BACKEND", {} if name == "bigdl" else {"": "all-reduce"})
     found |= {"Horovod" if backend == "horovod" else sync for backend, sync in backends.items()}
     sides = {side.__module__.rpartition(".")[2].removesuffix("_side") for side in dl._SIDES}

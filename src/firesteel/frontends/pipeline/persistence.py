@@ -11,7 +11,7 @@ import json
 import os
 import posixpath
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
@@ -125,11 +125,35 @@ def _put(spark: SparkSession, path: str, data: bytes) -> None:
         with open(local, "wb") as file:
             file.write(data)
         if is_remote(spark):
-            spark.copyFromLocalToFs(local, path)
+            try:
+                spark.copyFromLocalToFs(local, path)
+            except Exception as error:
+                if "local file system" not in str(error):
+                    raise
+                _put_by_task(spark, path, data)
             return
         system, place = _hadoop(spark, path)
         source = spark._jvm.org.apache.hadoop.fs.Path(f"file://{local}")  # type: ignore[union-attr]
         system.copyFromLocalFile(False, True, source, place)
+
+
+def _put_by_task(spark: SparkSession, path: str, data: bytes) -> None:
+    """Write a file on a disk of the server's, to which a client sends none: where a task puts Spark's own too."""
+    import pyarrow as pa
+
+    place = path.removeprefix("file://").removeprefix("file:")
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for content in batch.column(0):
+                os.makedirs(os.path.dirname(place), exist_ok=True)
+                with open(f"{place}.part", "wb") as file:
+                    file.write(content.as_buffer())
+                os.replace(f"{place}.part", place)
+            yield batch.slice(0, 0)
+
+    frame = spark.createDataFrame(pa.table({"content": pa.array([data], pa.binary())})).coalesce(1)
+    frame.mapInArrow(write, "content binary").collect()
 
 
 def _get(spark: SparkSession, path: str) -> bytes | None:

@@ -50,6 +50,15 @@ ENVIRONMENTS = {
             ),
         ),
         Environment("elephas", ("elephas==7.3.0",)),
+        # Its Keras is the second; it asks setuptools for its own version.
+        Environment(
+            "tensorflowonspark",
+            (
+                "pyspark==4.3.0 pandas<3 pyarrow numpy tensorflow-cpu==2.21.0 tf-keras==2.21.0 setuptools<81 packaging",
+                "--no-deps tensorflowonspark==2.2.5",
+            ),
+            (("TF_USE_LEGACY_KERAS", "1"),),
+        ),
         Environment("ray", ("ray[train,data]==2.60.* torch==2.13.0 numpy pyarrow pandas",)),
     )
 }

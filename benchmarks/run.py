@@ -20,9 +20,9 @@ from benchmarks.report import Report
 
 CASES = (
     "gang_up", "training", "keras", "graphs", "commits", "first_epoch", "feed", "scoring", "frames", "openvino",
-    "growth", "shards", "tfrecord", "parameter_server", "peers",
+    "growth", "shards", "tfrecord", "parameter_server", "tfcluster", "peers",
 )  # fmt: skip
-_MINUTES = ("parameter_server", "peers")  # environments to be made, a session of its own for each turn
+_MINUTES = ("parameter_server", "tfcluster", "peers")  # environments to be made, a session of its own for each turn
 
 
 def main() -> None:

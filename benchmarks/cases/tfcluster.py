@@ -41,8 +41,8 @@ def cases(bench: Bench) -> Iterator[Case]:
     yield Case(
         title="Programs on a cluster",
         about=f"Two executors of a core each. A program that does nothing, from run to shutdown; then rows of {_WIDTH} "
-        f"floats, read by Spark from Parquet and fed to two programs that drop them, {rows:,} to ours and {few:,} to theirs, which "
-        f"is slower.",
+        f"floats, read by Spark from Parquet and fed to two programs that drop them: {rows:,} to ours, and {few:,} to "
+        f"theirs, which is slower.",
         figures={
             "rate": Figure("rows fed", "rows/s", _THEIRS, {_OURS: Goal(least=20.0)}),
             "empty": Figure("run to shutdown, nothing to do", "s", _THEIRS, {_OURS: Goal(most=0.5)}),

@@ -7,16 +7,16 @@ import sys
 import numpy as np
 import pytest
 import torch
-from pyspark.sql import SparkSession
 from torch import nn
 
+from firesteel import init_context
 from firesteel.core.errors import UnsupportedError
 from firesteel.pipeline import DLEstimator, DLModel, SparkAsyncDL, SparkAsyncDLModel, build_graph
 from frontends import graphs
 
 
 def main(folder: str) -> None:
-    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+    spark = init_context("connect", remote="local[2]")  # ours, for it finds Java where the machine has none
     df = spark.createDataFrame([(float(i), 2.0 * i) for i in range(8)], "features double, label double")
     graph = build_graph(graphs.line)
     scoring = SparkAsyncDLModel(inputCol="features", modelJson=graph, modelWeights="[3.0]", tfOutput="out:0")

@@ -26,13 +26,14 @@ def test_trials_go_on_by_name_and_are_given_up(spark: SparkSession, tmp_path: Pa
 
     options = {"name": "rates", "storage": storage, "seed": 3}
     first = search(stage, df, space, trials=2, parallelism=2, **options)
+    assert len(first.study.trials) == 2
     sampler = optuna.samplers.GridSampler({"rate": [1e-6, 0.05]}, seed=1)
     pruner = optuna.pruners.ThresholdPruner(upper=20.0)
     found = search(stage, df, space, trials=4, sampler=sampler, pruner=pruner, **options)
-    assert len(first.study.trials) == 2
     assert len(found.study.trials) == 4
     assert found.best_params == {"rate": 0.05}
     pruned = [trial for trial in found.study.trials if trial.state is optuna.trial.TrialState.PRUNED]
+    assert pruned
     assert all(trial.params["rate"] == 1e-6 for trial in pruned)
     assert found.best_model.history["loss"]
     assert stage.getLearningRate() is None

@@ -190,9 +190,9 @@ class Trainer:
         return self._numbers(self._test(*self._spread(batch)))
 
     def digest(self):
-        """A few characters that tell these weights from others."""
+        """A few characters that tell these weights from others (moving averages are each worker's own)."""
         found = hashlib.sha256()
-        for variable in self.model.variables:
+        for variable in self.model.trainable_variables:
             found.update(np.ascontiguousarray(variable.numpy()))
         return found.hexdigest()[:12]
 

@@ -130,7 +130,7 @@ def lenet(images):
         return slim_lenet(images, is_training=True)[0]
 
 def accuracy(logits, labels):
-    return tf.reduce_mean(tf.cast(tf.equal(tf.argmax(logits, 1, tf.int32), labels), tf.float32))
+    return tf.reduce_mean(tf.cast(tf.equal(tf.argmax(logits, 1, output_type=tf.int32), labels), tf.float32))
 
 # define inputs to the graph
 images = tf.placeholder(dtype=tf.float32, shape=(None, 28, 28, 1))

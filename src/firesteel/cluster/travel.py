@@ -52,9 +52,11 @@ def _user_modules_by_value() -> Iterator[None]:
     installed = {os.path.realpath(path) for path in (sys.prefix, sys.base_prefix, os.path.dirname(os.__file__))}
     own = os.path.realpath(os.path.dirname(os.path.dirname(__file__)))
     registered = []
+    sent = _sent_files()
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if not file or module.__name__ == "__main__":
+        # What Spark sends along (--py-files, addPyFile) is imported there, so that its own top level runs.
+        if not file or module.__name__ == "__main__" or f"{module.__name__.partition('.')[0]}.py" in sent:
             continue
         place = _real_path(file)
         if "site-packages" in place or "dist-packages" in place or place.startswith((own + os.sep, *installed)):
@@ -67,6 +69,17 @@ def _user_modules_by_value() -> Iterator[None]:
     finally:
         for module in registered:
             cloudpickle.unregister_pickle_by_value(module)
+
+
+def _sent_files() -> set[str]:
+    """Names of the files that this driver's Spark gives to every task."""
+    core: Any = sys.modules.get("pyspark")
+    if core is None or getattr(core.SparkContext, "_active_spark_context", None) is None:
+        return set()
+    try:
+        return set(os.listdir(core.SparkFiles.getRootDirectory()))
+    except OSError:
+        return set()
 
 
 def unpack(data: bytes) -> Any:

@@ -188,17 +188,16 @@ def test_memory_is_bounded_where_a_node_is_slow(sc: SparkContext, tmp_path: Path
 
 
 def test_items_that_cannot_be_fed_are_named_on_the_driver(sc: SparkContext, notes: Notes) -> None:
+    def fails(_: Any) -> None:
+        raise KeyError("the user's own")
+
     with start(sc, collecting(notes), 1) as cluster:
         with pytest.raises(TypeError, match="a set cannot be fed"):
             cluster.train(sc.parallelize([1, {2}], 1))
         with pytest.raises(TypeError, match="a set cannot be fed"):
             cluster.inference(sc.parallelize([{2}], 1)).count()
         with pytest.raises(Exception, match="the user's own"):
-            cluster.train(sc.parallelize([1]).map(_raise))
-
-
-def _raise(_: Any) -> None:
-    raise KeyError("the user's own")
+            cluster.train(sc.parallelize([1]).map(fails))
 
 
 def test_a_node_that_takes_nothing_is_named(sc: SparkContext) -> None:

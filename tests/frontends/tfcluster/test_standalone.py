@@ -16,6 +16,8 @@ import psutil
 import pyspark
 import pytest
 
+from firesteel.cluster.java import require_java
+
 ROOT = Path(__file__).parents[3]
 RESNET = ROOT / "examples" / "resnet"
 CASES = Path(__file__).with_name("cases.py")
@@ -31,6 +33,7 @@ def environment(folder: Path) -> dict[str, str]:
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(sys.path),
+        "JAVA_HOME": str(require_java().home),  # spark-submit looks for Java itself, before any code of ours runs
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
         "XDG_RUNTIME_DIR": str(folder),  # not the cluster of whoever runs the tests

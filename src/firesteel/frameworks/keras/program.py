@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import random
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -167,7 +168,10 @@ def _serialized(model: Any) -> dict[str, Any]:
         raise PlanError("the Keras model is not compiled; call model.compile(optimizer, loss) first")
     _check_remade(model._compile_config.config)
     try:
-        found: dict[str, Any] = keras.saving.serialize_keras_object(model)
+        with warnings.catch_warnings():
+            # A lambda is unsafe in a file; here it only goes where the model goes.
+            warnings.filterwarnings("ignore", "The object being serialized includes a `lambda`")
+            found: dict[str, Any] = keras.saving.serialize_keras_object(model)
     except NotImplementedError as error:
         raise PlanError(
             f"{type(model).__qualname__} cannot be made again from its configuration: give it get_config(), or pass "

@@ -17,7 +17,7 @@ __all__ = ["open_checkpoint", "specs_of"]
 
 def open_checkpoint(path: str) -> Opened:
     """The graph and values of a TensorFlow 1 checkpoint: the newest in a folder, or that of this prefix."""
-    prefix = tf.train.latest_checkpoint(path) if os.path.isdir(path) else path
+    prefix = _newest(path) if os.path.isdir(path) else path
     if prefix is None or not os.path.isfile(f"{prefix}.meta"):
         raise PlanError(f"there is no TensorFlow 1 checkpoint in {path!r}: no file that ends in .meta")
     graph = tf.Graph()
@@ -26,6 +26,16 @@ def open_checkpoint(path: str) -> Opened:
         saver = tf.compat.v1.train.import_meta_graph(f"{prefix}.meta", clear_devices=True)
         saver.restore(session, prefix)
     return Opened(graph, session)
+
+
+def _newest(folder: str) -> str | None:
+    """The prefix of the newest checkpoint, also in a folder that was moved: TensorFlow notes where it was written."""
+    state = tf.train.get_checkpoint_state(folder)
+    here = None if state is None else os.path.join(folder, os.path.basename(state.model_checkpoint_path))
+    if here is not None and os.path.isfile(f"{here}.meta"):
+        return here
+    found: str | None = tf.train.latest_checkpoint(folder)
+    return found
 
 
 def specs_of(opened: Opened, names: Iterable[str], side: str) -> list[TensorSpec]:

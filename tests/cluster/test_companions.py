@@ -13,10 +13,11 @@ import psutil
 
 from firesteel.cluster.companions import Companions
 from firesteel.cluster.roles import ParameterServers
+from processes import below
 
 
 def children() -> list[psutil.Process]:
-    return [each for each in psutil.Process().children() if "firesteel.cluster.companions" in each.cmdline()]
+    return below("firesteel.cluster.companions")
 
 
 def test_a_lost_one_is_told_and_those_that_stay_are_ended() -> None:

@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from needs import need_horovod
+from processes import below
 
 hvd = need_horovod()
 
@@ -120,14 +121,7 @@ def test_creators_know_their_rank(frame: DataFrame, tmp_path: Path) -> None:
 
 
 def gang() -> list[psutil.Process]:
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if "firesteel.cluster.child" in process.cmdline():
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
+    return below("firesteel.cluster.child")
 
 
 def threads() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -326,8 +327,10 @@ def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
 def listening() -> set[int]:
     found = set()
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
-        if "java" not in process.name():
-            found |= {each.laddr.port for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN}
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            if "java" not in process.name():
+                open_ports = process.net_connections("tcp")
+                found |= {each.laddr.port for each in open_ports if each.status == psutil.CONN_LISTEN}
     return found
 
 

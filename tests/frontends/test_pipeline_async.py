@@ -47,6 +47,7 @@ from firesteel.pipeline import (
 from firesteel.sync.server import Client, ParameterServer
 from frontends import graphs
 from frontends.graphs import tf
+from processes import below
 
 RNG = np.random.default_rng(8)
 CLASSES = np.concatenate([RNG.normal(0, 1, (200, 10)), RNG.normal(2, 1, (200, 10))])
@@ -174,11 +175,7 @@ def test_an_rdd_draws_and_a_callback_on_the_driver(spark: SparkSession, graph: s
 
 
 def server_ids() -> list[int]:
-    return [
-        child.pid
-        for child in psutil.Process().children(recursive=True)
-        if child.status() != psutil.STATUS_ZOMBIE and "firesteel.engine.serving" in child.cmdline()
-    ]
+    return [child.pid for child in below("firesteel.engine.serving")]
 
 
 def test_a_worker_that_is_killed_is_started_where_it_stood(spark: SparkSession, graph: str) -> None:
@@ -192,7 +189,7 @@ def test_a_worker_that_is_killed_is_started_where_it_stood(spark: SparkSession, 
                 os.kill(worker, signal.SIGKILL)
 
     def workers() -> list[int]:
-        found = [p for p in psutil.process_iter(["pid", "cmdline"]) if "pyspark.daemon" in (p.info["cmdline"] or [])]
+        found = below("pyspark.daemon")
         return [p.pid for p in found if p.ppid() in {each.pid for each in found}]
 
     assert before

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import tensorflow as tf
 from pyspark import SparkContext
@@ -36,6 +35,7 @@ from firesteel.bigdl import (
 from firesteel.core.errors import CheckpointError, PlanError, ReplicaFailed, SchemaError, UnknownName
 from firesteel.data.tfrecord import make_example, write_records
 from firesteel.tfpark import ZooOptimizer
+from processes import below
 
 tf1 = tf.compat.v1
 
@@ -321,7 +321,6 @@ def test_a_wrong_row_fails_at_once_and_nothing_is_left(sc: SparkContext) -> None
         w = tf1.get_variable("w", [3], initializer=tf1.ones_initializer())
         loss = tf.reduce_mean(dataset.tensors[0] * w)
         optimizer = TFOptimizer(loss, SGD(1.0), replicas=2)
-        children = {child.pid for child in psutil.Process().children(recursive=True)}
         begin = time.monotonic()
         with pytest.raises(ReplicaFailed, match=r"'rows'.*\(2,\).*\(3,\)") as caught:
             optimizer.optimize()
@@ -333,12 +332,9 @@ def test_a_wrong_row_fails_at_once_and_nothing_is_left(sc: SparkContext) -> None
         again.optimize()
         assert again.sess.run(w) == pytest.approx([2 / 3] * 3)
     deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        left = {c.pid for c in psutil.Process().children(recursive=True) if "firesteel" in " ".join(c.cmdline())}
-        if left <= children:
-            break
+    while (left := below("firesteel.cluster.")) and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert left <= children
+    assert left == []
 
 
 # --- datasets and their tensors ---

@@ -11,6 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
+from processes import below, words
+
 
 class Notes:
     """A folder in which nodes write what they found, and the driver reads it. Travels to them."""
@@ -41,21 +43,11 @@ def notes(tmp_path: Path) -> Notes:
 def own_processes() -> list[str]:
     """Processes of clusters that were started from here. A keeper is nobody's child, but names its executor."""
     mine = psutil.Process().children(recursive=True)
-    executors = {str(process.pid) for process in mine if process.name().startswith("java")}
-    keepers = [
-        process
-        for process in psutil.process_iter(["cmdline"])
-        if "firesteel.cluster.keeper" in (process.info["cmdline"] or ()) and process.info["cmdline"][-1] in executors
-    ]
-    found = []
-    for process in [*mine, *keepers]:
-        try:
-            words = process.cmdline()
-        except psutil.Error:  # ended meanwhile
-            continue
-        if any(word.startswith(("firesteel.cluster.", "tensorboard")) for word in words):
-            found.append(" ".join(words))
-    return found
+    numbers = {str(process.pid) for process in mine}
+    keepers = below("firesteel.cluster.keeper", psutil.process_iter())
+    keepers = [process for process in keepers if numbers & set(words(process)[-1:])]
+    found = [*below("firesteel.cluster.", mine), *below("tensorboard", mine), *keepers]
+    return [" ".join(words(process)) for process in found]
 
 
 @pytest.fixture(autouse=True)

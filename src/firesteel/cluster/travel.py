@@ -16,6 +16,7 @@ from typing import Any
 import cloudpickle
 
 from firesteel.core.errors import PlanError
+from firesteel.core.imports import importing
 
 __all__ = ["pack", "unpack"]
 
@@ -84,7 +85,8 @@ def _sent_files() -> set[str]:
 
 def unpack(data: bytes) -> Any:
     """The reverse of ``pack``, in a task or its child. ``data`` must have come inside a Spark closure."""
-    return cloudpickle.loads(data)
+    with importing():
+        return cloudpickle.loads(data)
 
 
 def _culprit(value: object, path: str, depth: int, seen: set[int]) -> tuple[str, object]:

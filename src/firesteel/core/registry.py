@@ -7,6 +7,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from firesteel.core.errors import UnknownName
+from firesteel.core.imports import importing
 
 if TYPE_CHECKING:
     from firesteel.core.ports import Framework
@@ -32,5 +33,6 @@ def framework(name: str) -> Framework:
     entry = _entry_points().get(name)
     if entry is None:
         raise UnknownName("framework", name, framework_names())
-    found: Framework = entry.load()
+    with importing():
+        found: Framework = entry.load()
     return found

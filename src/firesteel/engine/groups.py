@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import socket
 from typing import Any
@@ -12,10 +13,11 @@ from firesteel.cluster.companions import Companions
 from firesteel.cluster.failure import Failure
 from firesteel.cluster.ports import interface_of
 from firesteel.cluster.roles import HorovodRanks, ParameterServers
+from firesteel.core.imports import importing
 from firesteel.core.plan import Exchange
 from firesteel.core.ports import Group
 
-__all__ = ["join_group", "meeting_place", "meets_first"]
+__all__ = ["import_library", "join_group", "meeting_place", "meets_first"]
 
 _SERVER = "firesteel.sync.kvstore_server:main"
 
@@ -24,6 +26,13 @@ def meets_first(exchange: Exchange, world: int) -> bool:
     """Whether ranks meet before anything else; gloo may come later, which saves time."""
     # TensorFlow's collectives want to be there before its first tensor.
     return exchange.is_first or (world > 1 and exchange.library == "gloo" and not _has_gloo())
+
+
+def import_library(exchange: Exchange, world: int) -> None:
+    """Import what a group of this many needs, before it is waited for: seconds that rows may still take to come."""
+    if world > 1 and exchange.library == "gloo" and _has_gloo():
+        with importing():
+            importlib.import_module("firesteel.sync.gloo")
 
 
 @contextlib.contextmanager

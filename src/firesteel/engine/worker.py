@@ -32,7 +32,7 @@ from firesteel.engine.callbacks import Callbacks, Runner
 from firesteel.engine.commits import Commits, join, split
 from firesteel.engine.feeds import Step, open_training, open_validation
 from firesteel.engine.fold import Fold
-from firesteel.engine.groups import join_group, meets_first
+from firesteel.engine.groups import import_library, join_group, meets_first
 from firesteel.engine.job import FitJob
 from firesteel.engine.ledger import Ledger
 from firesteel.engine.patience import Patience
@@ -59,6 +59,7 @@ def main(desk: Desk) -> None:
 
         met = meet() if meets_first(job.plan.exchange, desk.world) else None
         replica, callbacks = _wake(desk, job, framework)
+        import_library(job.plan.exchange, desk.world)
         assignment, group = met or meet()
         Training(desk, job, assignment, framework, replica, group, callbacks).run()
 

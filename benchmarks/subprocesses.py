@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.bench import ROOT
 from benchmarks.harness import CannotRun
 
-__all__ = ["PEERS", "free_port", "run_json"]
+__all__ = ["PEERS", "free_port", "run_json", "surroundings"]
 
 PEERS = ROOT / "benchmarks" / "peers"
 _TIMEOUT_SECONDS = 400.0
@@ -30,7 +30,7 @@ def run_json(command: Sequence[str], variables: Mapping[str, str], folder: Path 
     process = subprocess.Popen(
         command,
         cwd=folder,
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", **variables},
+        env=surroundings(variables),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -50,6 +50,12 @@ def run_json(command: Sequence[str], variables: Mapping[str, str], folder: Path 
             if isinstance(found, dict):
                 return found
     raise CannotRun(_last_words(errors) or _last_words(out) or f"exit status {process.returncode}")
+
+
+def surroundings(variables: Mapping[str, str]) -> dict[str, str]:
+    """What is set for a subject's process: this package is within its reach."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": path, **variables}
 
 
 def _last_words(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from benchmarks.bench import REPLICAS, ROOT, Bench
 from benchmarks.cases.training import save_arrays
 from benchmarks.graphs import RATE, SIZES, mlp
 from benchmarks.harness import Case, Figure, Goal
-from benchmarks.subprocesses import PEERS, free_port, run_json
+from benchmarks.subprocesses import PEERS, free_port, run_json, surroundings
 
 __all__ = ["cases"]
 
@@ -47,12 +46,10 @@ def cases(bench: Bench) -> Iterator[Case]:
 
         def variables(rank: int) -> dict[str, str]:
             config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
-            path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-            threads = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
-            return {"TF_CONFIG": json.dumps(config), "PYTHONPATH": path, **threads}
+            return {"TF_CONFIG": json.dumps(config), "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
         others = [
-            subprocess.Popen(run, cwd=ROOT, env={**os.environ, **variables(rank)}, stdout=subprocess.DEVNULL)
+            subprocess.Popen(run, cwd=ROOT, env=surroundings(variables(rank)), stdout=subprocess.DEVNULL)
             for rank in range(1, REPLICAS)
         ]
         try:

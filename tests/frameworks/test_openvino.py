@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +120,27 @@ def test_an_output_without_rows_is_refused(tmp_path: Path) -> None:
     path = irs.write(ov.Model([irs.named(total, "y")], [a]), tmp_path / "m.xml")
     with pytest.raises(SchemaError, match="one row of output for each row"):
         replica(path).forward(batch_of(X))
+
+
+_CONVERTS = """
+import os, torch
+from firesteel.frameworks.openvino.convert import convert
+program = torch.export.export(torch.nn.Linear(3, 2).eval(), (torch.zeros(2, 3),))
+convert(program, input_names=["x"], output_names=["y"])
+from openvino_telemetry import Telemetry
+assert Telemetry().consent is False
+assert "CI" not in os.environ and "NNCF_CI" not in os.environ
+"""
+
+
+def test_a_conversion_is_reported_to_nobody(tmp_path: Path) -> None:
+    variables = {name: value for name, value in os.environ.items() if name not in ("CI", "NNCF_CI", "TF_BUILD")}
+    done = subprocess.run(
+        [sys.executable, "-c", _CONVERTS],
+        env={**variables, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == []

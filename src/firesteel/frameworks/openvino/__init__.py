@@ -6,9 +6,11 @@ from typing import Any
 
 from firesteel.core.errors import missing_extra
 from firesteel.core.program import Program
+from firesteel.frameworks.openvino.private import private
 
 try:
-    import openvino as _openvino
+    with private():
+        import openvino as _openvino
 except ModuleNotFoundError as error:  # pragma: no cover - shown by the error's text
     raise missing_extra("openvino", "openvino") from error
 

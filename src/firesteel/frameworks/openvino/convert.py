@@ -12,6 +12,7 @@ from typing import Any
 import openvino as ov
 
 from firesteel.core.errors import PlanError, UnsupportedError
+from firesteel.frameworks.openvino.private import private
 from firesteel.frameworks.openvino.program import ModelFile, as_file
 
 __all__ = ["convert"]
@@ -37,7 +38,7 @@ def convert(
         calibration: an array of rows for each input, by whose values weights and activations become int8.
     """
     try:
-        with warnings.catch_warnings():
+        with private(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what the converter says about its own use of torch
             made = ov.convert_model(model)
     except Exception as error:
@@ -77,7 +78,8 @@ def _in_order(ports: Sequence[Any], names: Sequence[str]) -> list[Any]:
 
 def _quantized(model: ov.Model, rows: Sequence[Any]) -> ov.Model:
     try:
-        import nncf
+        with private():
+            import nncf
     except ModuleNotFoundError as error:
         raise PlanError("int8 needs nncf, which is not installed: pip install 'firesteel[int8]'") from error
     count = len(rows[0])
@@ -89,7 +91,7 @@ def _quantized(model: ov.Model, rows: Sequence[Any]) -> ov.Model:
     before = logger.level
     nncf.set_log_level(logging.ERROR)
     try:
-        with contextlib.redirect_stdout(io.StringIO()):  # a library does not print
+        with private(), contextlib.redirect_stdout(io.StringIO()):  # a library does not print
             return nncf.quantize(model, nncf.Dataset(samples), subset_size=count)
     finally:
         logger.setLevel(before)

@@ -28,7 +28,9 @@ def spark() -> Iterator[SparkSession]:
     # thread starts seconds earlier.
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    init_context("local", cores=3, app_name="firesteel-tests", conf={"spark.sql.shuffle.partitions": "2"})
+    # Hundreds of fits, one after the other: the second one need not import its framework again.
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.firesteel.keepWarmSeconds": "60"}
+    init_context("local", cores=3, app_name="firesteel-tests", conf=conf)
     yield SparkSession.builder.getOrCreate()
     stop_context()
 

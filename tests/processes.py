@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import psutil
 
-__all__ = ["below", "words"]
+__all__ = ["below", "left", "words"]
 
 
 def words(process: psutil.Process) -> list[str]:
@@ -21,3 +21,9 @@ def below(word: str, among: Iterable[psutil.Process] | None = None) -> list[psut
     """Those whose command line has a word that begins so."""
     found = psutil.Process().children(recursive=True) if among is None else among
     return [process for process in found if any(each.startswith(word) for each in words(process))]
+
+
+def left(among: Iterable[psutil.Process] | None = None) -> list[str]:
+    """Command lines of ours; stems aside, which the tests' session asks Spark to keep."""
+    lines = [" ".join(words(process)) for process in below("firesteel.", among)]
+    return [line for line in lines if line and "firesteel.cluster.stem" not in line]

@@ -1,6 +1,7 @@
 """The life of a rank's process: told what to run, runs it, says how it went, ends at once.
 
-Started by ``cluster.seat`` with two inherited descriptors: the connection to its task, and the packed program.
+Started by ``cluster.seat``, by itself or through a ``cluster.stem``, with two inherited descriptors: the connection to
+its task, and the packed program.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from socket import socket
 from typing import Any
 
@@ -24,7 +25,7 @@ from firesteel.cluster.pulse import Pulse
 from firesteel.cluster.travel import unpack
 from firesteel.cluster.wire import Buffer, Link, WireError
 
-__all__ = ["Desk", "die_with_parent", "main", "this_desk"]
+__all__ = ["Desk", "die_with_parent", "main", "run", "this_desk"]
 
 _ANSWER_TIMEOUT_SECONDS = 300.0
 _PR_SET_PDEATHSIG = 1
@@ -138,15 +139,27 @@ def this_desk() -> Desk | None:
 
 def main() -> None:
     """Entry point of ``python -m firesteel.cluster.child``."""
+    run(int(sys.argv[1]), int(sys.argv[2]), {})
+
+
+def run(control: int, program: int, renumbered: Mapping[int, int]) -> None:
+    """Work at these two descriptors until the end of the process.
+
+    Args:
+        control: the connection to the task.
+        program: the packed program.
+        renumbered: by its number in the task, a descriptor's number here; where that is another one.
+    """
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle; it tells us
     faulthandler.enable()
-    control, program = int(sys.argv[1]), int(sys.argv[2])
     link = Link(socket(fileno=control))
     received = link.receive()
     if received is None:
         os._exit(1)
     start = received[0]
+    start["pulse"] = renumbered.get(start["pulse"], start["pulse"])
+    start["descriptors"] = {name: renumbered.get(number, number) for name, number in start["descriptors"].items()}
     if os.getppid() != start["parent"]:
         os._exit(1)  # the parent died before we asked to die with it
     global _desk

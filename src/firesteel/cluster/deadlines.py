@@ -10,6 +10,9 @@ from firesteel.core.errors import ClusterError, PlanError
 __all__ = ["Deadlines", "Overdue", "setting"]
 
 
+_MAY_BE_NONE = "keep_warm_seconds"
+
+
 class Overdue(ClusterError, TimeoutError):
     """A wait has lasted too long. The text names who was waited for, and what sets the limit."""
 
@@ -25,6 +28,8 @@ class Deadlines:
     stall_timeout_seconds: float = 900.0
     collateral_grace_seconds: float = 3.0
     leave_timeout_seconds: float = 10.0
+    keep_warm_seconds: float = 0.0
+    """For a next fit, by a process that has the framework imported (``cluster.stem``); unless asked for, none."""
 
     @classmethod
     def of(cls, read: Callable[[str], str | None]) -> Deadlines:
@@ -44,6 +49,6 @@ def _seconds(name: str, value: str) -> float:
         seconds = float(value)
     except ValueError:
         seconds = 0.0
-    if not seconds > 0:
+    if not (seconds > 0 or (name == _MAY_BE_NONE and value.strip() in ("0", "0.0"))):
         raise PlanError(f"{setting(name)} must be a positive number of seconds, not {value!r}")
     return seconds

@@ -186,6 +186,7 @@ def launch(
             form.first_rank,
             form.leaves_early,
             form.is_kept,
+            deadlines.keep_warm_seconds,
         )
         if form.on_open is not None:
             form.on_open(coordinator, invitation)

@@ -134,6 +134,7 @@ def launch_remote(
         tuple(path for path in sys.path if path),
         cores_per_task(spark),
         deadlines.reform_timeout_seconds,
+        keep_warm_seconds=deadlines.keep_warm_seconds,
     )
     is_encrypted = tls_wanted(lambda key: spark.conf.get(key, None))
     versions = package_versions(packages)

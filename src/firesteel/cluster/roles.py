@@ -43,9 +43,20 @@ class Role:
     visible_gpus: tuple[str, ...] | None = None
 
     def environment(self) -> dict[str, str]:
-        """Variables for the rank's process. Without thread counts, two ranks on two cores may run 20 times slower."""
+        """Variables for the rank's process."""
+        return self.surroundings() | self.identity()
+
+    def identity(self) -> dict[str, str]:
+        """Who this one is."""
+        return {"RANK": str(self.rank), "WORLD_SIZE": str(self.world)}
+
+    def surroundings(self) -> dict[str, str]:
+        """What libraries look at when they are loaded, and ranks of a host have in common.
+
+        Without thread counts, two ranks on two cores may run 20 times slower.
+        """
         variables = dict.fromkeys(_THREAD_VARIABLES, str(self.threads))
-        variables |= {"RANK": str(self.rank), "WORLD_SIZE": str(self.world), "PYTHONUNBUFFERED": "1"}
+        variables["PYTHONUNBUFFERED"] = "1"
         # DDP is told to look for unused parameters, and would say in every replica that it found none.
         variables["TORCH_CPP_LOG_LEVEL"] = os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")
         # TensorFlow says at its start what processor it found, in every replica.

@@ -13,7 +13,6 @@ import os
 import queue
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -26,8 +25,10 @@ from typing import Any, Protocol
 
 from firesteel.cluster.failure import Failure
 from firesteel.cluster.preflight import package_versions
+from firesteel.cluster.process import Process, Spawned
 from firesteel.cluster.pulse import PulseFile
 from firesteel.cluster.roles import Role
+from firesteel.cluster.stem import Stem, fork, is_possible, keep
 from firesteel.cluster.tls import join
 from firesteel.cluster.wire import Buffer, Connection, Link, WireError, answer_challenge
 
@@ -72,6 +73,8 @@ class Invitation:
     """Whether a rank that is done may go, though others still work: nobody will need it again."""
     is_kept: bool = False
     """Whether the seat is not the task's but a keeper's (``cluster.keeper``), which outlives it."""
+    keep_warm_seconds: float = 0.0
+    """How long a stem (``cluster.stem``) waits for another fit."""
 
 
 class Seat:
@@ -100,8 +103,10 @@ class Seat:
         self._over = threading.Event()
         self._change = threading.Condition()
         self._assignment: tuple[int, dict[str, Any]] | None = None
-        self._recipe: tuple[str, bytes, dict[str, int], Role] | None = None
+        self._recipe: tuple[str, bytes, dict[str, int], Role, tuple[str, ...]] | None = None
         self._child: Child | None = None
+        self.stem: Stem | None = None
+        """From which this rank's processes come, where they do."""
         self._threads: list[threading.Thread] = []
         try:
             self._link, self.generation = self._sit_down()
@@ -135,9 +140,14 @@ class Seat:
         if self._over.is_set():
             raise Aborted
 
-    def prepare(self, main: str, payload: bytes, descriptors: dict[str, int], role: Role) -> None:
-        """Start this rank's process. It runs ``main`` ("module:function"), and inherits the descriptors."""
-        self._recipe = (main, payload, descriptors, role)
+    def prepare(
+        self, main: str, payload: bytes, descriptors: dict[str, int], role: Role, ahead: Sequence[str] = ()
+    ) -> None:
+        """Start this rank's process. It runs ``main`` ("module:function"), and inherits the descriptors.
+
+        ``ahead``: what may be imported once for this process and those that may have to follow it (``cluster.stem``).
+        """
+        self._recipe = (main, payload, descriptors, role, tuple(ahead))
         self._renew_child()
 
     def ready(self, report: dict[str, Any]) -> dict[str, Any]:
@@ -246,6 +256,10 @@ class Seat:
             self._change.notify_all()
         if child is not None:
             child.end()
+        with self._change:
+            stem, self.stem = self.stem, None
+        if stem is not None:
+            keep(stem, self._invitation.keep_warm_seconds)
         if self.on_stop is not None:
             self.on_stop()
 
@@ -335,7 +349,14 @@ class Child:
     """The process of one rank. It dies with its task, whatever happens to either."""
 
     def __init__(
-        self, seat: Seat, main: str, payload: bytes, descriptors: dict[str, int], role: Role, invitation: Invitation
+        self,
+        seat: Seat,
+        main: str,
+        payload: bytes,
+        descriptors: dict[str, int],
+        role: Role,
+        ahead: tuple[str, ...],
+        invitation: Invitation,
     ) -> None:
         self.failure: Failure | None = None
         """What went wrong, once it is over."""
@@ -346,7 +367,6 @@ class Child:
         self._is_done = False
         self._is_unwanted = False
         self._ended = threading.Event()
-        self._reaping = threading.Lock()
         self._lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._outbox: queue.SimpleQueue[tuple[dict[str, Any], Sequence[Buffer]] | None] = queue.SimpleQueue()
         ours, theirs = socket.socketpair()
@@ -355,16 +375,8 @@ class Child:
             # The program came inside the Spark closure; it goes on through a file without a name, not a socket.
             program.write(payload)
             program.seek(0)
-            inherited = [*descriptors.values(), theirs.fileno(), program.fileno(), seat.pulse.descriptor]
-            self._process = subprocess.Popen(
-                [sys.executable, "-u", "-m", "firesteel.cluster.child", str(theirs.fileno()), str(program.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=sorted(inherited),
-                process_group=0,
-                env={**os.environ, **role.environment(), "PYTHONPATH": os.pathsep.join(search_path(invitation))},
-            )
+            inherited = [theirs.fileno(), program.fileno(), seat.pulse.descriptor, *descriptors.values()]
+            self._process = self._start(inherited, role, ahead, os.pathsep.join(search_path(invitation)))
         start = {
             "kind": "start",
             "main": main,
@@ -376,7 +388,7 @@ class Child:
             "host": seat.host,
             "device": role.device,
             "threads": role.threads,
-            "parent": os.getpid(),
+            "parent": self._process.parent,
         }
         self.tell(start)
         self._helpers = [
@@ -385,6 +397,14 @@ class Child:
         ]
         for thread in (*self._helpers, threading.Thread(target=self._watch, name="firesteel-watch", daemon=True)):
             thread.start()
+
+    def _start(self, inherited: list[int], role: Role, ahead: tuple[str, ...], path: str) -> Process:
+        around = {**os.environ, **role.surroundings(), "PYTHONPATH": path}
+        if ahead and is_possible():
+            self._seat.stem, forked = fork(self._seat.stem, ahead, around, role.identity(), inherited)
+            return forked
+        words = [sys.executable, "-u", "-m", "firesteel.cluster.child", *(str(number) for number in inherited[:2])]
+        return Spawned(words, {**around, **role.identity()}, inherited)
 
     @property
     def is_over(self) -> bool:
@@ -404,19 +424,11 @@ class Child:
     def end(self) -> None:
         """End the process now and wait until it is gone. May be called twice, by several threads."""
         self._is_unwanted = True
-        # Not Popen.kill, which also reaps: that is the watcher's, who would wait for a process that is no more.
-        with self._reaping:
-            if self._process.returncode is None:
-                os.kill(self._process.pid, signal.SIGKILL)
+        self._process.kill()
         self._ended.wait()
 
     def _watch(self) -> None:
-        _wait_for_exit(self._process)
-        # What it started in turn (a loader's workers) would hold its pipes open, and nobody would ever end it.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        with self._reaping:
-            status = self._process.wait()
+        status = self._process.wait()
         self._outbox.put(None)
         for thread in self._helpers:
             thread.join()
@@ -467,8 +479,7 @@ class Child:
                 self.link.send(*item)
 
     def _pass_on_lines(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as stream:
+        with self._process.lines as stream:
             for line in stream:
                 text = line.decode(errors="replace").rstrip()
                 if text:
@@ -516,14 +527,6 @@ def connect(invitation: Place) -> Connection:
         connection.close()
         raise
     return stream
-
-
-def _wait_for_exit(process: subprocess.Popen[bytes]) -> None:
-    """Wait without reaping, where the system can: until then the number of its group is nobody else's."""
-    if hasattr(os, "waitid"):
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    else:
-        process.wait()
 
 
 def search_path(invitation: Invitation) -> Iterator[str]:

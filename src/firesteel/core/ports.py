@@ -163,6 +163,13 @@ class Framework(Protocol):
         """Bring a program to life in this process."""
         ...
 
+    def ahead(self, program: Program) -> tuple[str, ...]:
+        """What a process may import before it is forked into replicas: "module", or "module:function", which is called.
+
+        Nothing that starts a thread; where importing alone does that, nothing at all.
+        """
+        ...
+
     def stream(self, source: object, batch_size: int | None, seed: int, epoch: int) -> Iterator[Batch]:
         """Batches from a loader, a dataset or what a creator returned, in its own order."""
         ...

@@ -22,7 +22,7 @@ from firesteel.data.sources import Frame, Local, Packed, Source, Streamed
 from firesteel.engine.arrangement import Arrangement
 from firesteel.engine.gather import gather
 from firesteel.engine.groups import meeting_place
-from firesteel.engine.job import FitJob, Stream, TaskCard, seat_and_train
+from firesteel.engine.job import FitJob, Stream, TaskCard, imports_ahead, seat_and_train
 from firesteel.engine.listener import Listener, Outcome, Outputs
 from firesteel.engine.newest import Newest
 from firesteel.engine.relay import Relay
@@ -110,6 +110,7 @@ def _fit(
                             wanted.threads or cores_per_task(spark),
                             job.probe,
                             plan.device,
+                            imports_ahead(plan),
                         ),
                         world=world,
                         arrange=arrangement.arrange,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from firesteel.cluster.devices import task_gpus
 from firesteel.cluster.roles import Role
 from firesteel.cluster.seat import Seat
+from firesteel.core import registry
 from firesteel.core.moments import Probe, install, passing
 from firesteel.core.plan import Fit
 from firesteel.data.image.column import Images
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from firesteel.data.seating import Decoder  # it loads Arrow, which a child never needs
 
-__all__ = ["FitJob", "Stream", "TaskCard", "seat_and_train"]
+__all__ = ["FitJob", "Stream", "TaskCard", "imports_ahead", "seat_and_train"]
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,18 @@ class TaskCard:
     threads: int
     probe: Probe | None = None
     device: str = "auto"
+    ahead: tuple[str, ...] = ()
+    """What may be imported once for all of a seat's processes."""
+
+
+def imports_ahead(plan: Fit) -> tuple[str, ...]:
+    """See ``TaskCard.ahead``. Driver only."""
+    if plan.exchange.library != "gloo":
+        return ()  # the others' libraries have threads from their import on
+    ahead = getattr(registry.framework(plan.program.framework), "ahead", None)  # an outsider's may be older than this
+    found = ahead(plan.program) if ahead is not None else ()
+    shared = ("firesteel.sync.gloo",) if plan.launch.world > 1 else ()
+    return ("firesteel.engine.worker", *found, *shared) if found else ()
 
 
 def seat_and_train(seat: Seat, batches: Iterator[pa.RecordBatch], card: TaskCard) -> None:
@@ -77,7 +90,7 @@ def seat_and_train(seat: Seat, batches: Iterator[pa.RecordBatch], card: TaskCard
     with SpoolWriter(card.files) as spool, CommitFiles() as commits:
         seat.give = lambda: commits.read(seat.kept)
         descriptors = spool.descriptors | commits.descriptors
-        seat.prepare("firesteel.engine.worker:main", card.payload, descriptors, role)
+        seat.prepare("firesteel.engine.worker:main", card.payload, descriptors, role, card.ahead)
         for rows in batches:
             seat.check()
             passing("spool", rank=seat.rank, generation=seat.generation)

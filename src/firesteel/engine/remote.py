@@ -35,7 +35,7 @@ from firesteel.data.spool import SpoolReader, SpoolWriter, files_for, spool_dire
 from firesteel.engine.arrangement import Arrangement
 from firesteel.engine.fit import make_job
 from firesteel.engine.gather import packed
-from firesteel.engine.job import FitJob, Stream, TaskCard, seat_and_train
+from firesteel.engine.job import FitJob, Stream, TaskCard, imports_ahead, seat_and_train
 from firesteel.engine.listener import Listener, Outcome, Outputs
 from firesteel.engine.newest import Newest
 from firesteel.engine.relay import Relay
@@ -90,7 +90,7 @@ def fit_remote(
         outline, stream=_without_source(job.stream), validation_stream=_without_source(job.validation_stream)
     )
     threads = plan.launch.threads or cores_per_task(spark)
-    card = TaskCard(b"", decoder, tensors, threads, job.probe, plan.device)
+    card = TaskCard(b"", decoder, tensors, threads, job.probe, plan.device, imports_ahead(plan))
     _announce(plan, outputs.verbose)
     with Listener(plan, outputs, budget) as desk:
         launch_remote(

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from processes import below, words
+from processes import below, left, words
 
 
 class Notes:
@@ -46,8 +46,7 @@ def own_processes() -> list[str]:
     numbers = {str(process.pid) for process in mine}
     keepers = below("firesteel.cluster.keeper", psutil.process_iter())
     keepers = [process for process in keepers if numbers & set(words(process)[-1:])]
-    found = [*below("firesteel.cluster.", mine), *below("tensorboard", mine), *keepers]
-    return [" ".join(words(process)) for process in found]
+    return [*left(mine), *(" ".join(words(process)) for process in (*below("tensorboard", mine), *keepers))]
 
 
 @pytest.fixture(autouse=True)

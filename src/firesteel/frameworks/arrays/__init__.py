@@ -48,6 +48,10 @@ class ArraysFramework:
         """See ``program.bind``."""
         return bind(program, given, outputs)
 
+    def ahead(self, program: Program) -> tuple[str, ...]:
+        """Arrays are not trained."""
+        return ()
+
     def replica(self, program: Program, device: str = "cpu", threads: int = 1) -> ArraysReplica:
         """The function in this process."""
         return ArraysReplica(program, device, threads)

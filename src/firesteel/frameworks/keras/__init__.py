@@ -34,6 +34,11 @@ class KerasFramework:
 
         return capture(model, **parts)
 
+    def ahead(self, program: Program) -> tuple[str, ...]:
+        """Keras on the program's backend; JAX has threads of its own as soon as it is asked anything."""
+        backend = program.content.backend
+        return (f"firesteel.frameworks.keras.start:on_{backend}",) if backend in ("tensorflow", "torch") else ()
+
     def replica(self, program: Program, device: str = "cpu", threads: int = 1) -> Any:
         """A replica in this process."""
         from firesteel.frameworks.keras.start import wake

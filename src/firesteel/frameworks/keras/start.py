@@ -7,7 +7,7 @@ import sys
 
 from firesteel.core.errors import PlanError, missing_extra
 
-__all__ = ["wake"]
+__all__ = ["on_tensorflow", "on_torch", "wake"]
 
 
 def wake(backend: str, threads: int) -> None:
@@ -24,6 +24,16 @@ def wake(backend: str, threads: int) -> None:
         raise PlanError(f"the model was made with Keras on {backend}, and this process has loaded it on {found}")
     if threads:
         _limit(backend, threads)
+
+
+def on_tensorflow() -> None:
+    """Import Keras on TensorFlow, for replicas to come."""
+    wake("tensorflow", 0)
+
+
+def on_torch() -> None:
+    """Import Keras on torch, for replicas to come."""
+    wake("torch", 0)
 
 
 def _limit(backend: str, threads: int) -> None:

@@ -34,6 +34,10 @@ class MXNetFramework:
         """See ``program.capture``."""
         return capture(model, **parts)
 
+    def ahead(self, program: Program) -> tuple[str, ...]:
+        """MXNet starts its engine's threads when it is imported."""
+        return ()
+
     def replica(self, program: Program, device: str = "cpu", threads: int = 1) -> MXNetReplica:
         """A replica in this process."""
         return MXNetReplica(program, device, threads)

@@ -35,6 +35,10 @@ class OpenVINOFramework:
         """See ``program.capture``."""
         return capture(model, **parts)
 
+    def ahead(self, program: Program) -> tuple[str, ...]:
+        """OpenVINO's models are not trained."""
+        return ()
+
     def replica(self, program: Program, device: str = "cpu", threads: int = 1) -> OpenVINOReplica:
         """A replica in this process. It is the CPU's, whatever the device: other plugins are not asked for."""
         return OpenVINOReplica(program, threads)

@@ -47,6 +47,10 @@ class TFGraphFramework:
 
         return capture(model, **parts)
 
+    def ahead(self, program: Program) -> tuple[str, ...]:
+        """TensorFlow; it starts no thread before its first op."""
+        return ("tensorflow",)
+
     def replica(self, program: Program, device: str = "cpu", threads: int = 1) -> Any:
         """A replica in this process."""
         _sources()

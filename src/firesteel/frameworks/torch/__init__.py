@@ -48,6 +48,10 @@ class TorchFramework:
         """See ``program.capture``."""
         return capture(model, **parts)
 
+    def ahead(self, program: Program) -> tuple[str, ...]:
+        """This bench, which loads torch."""
+        return ("firesteel.frameworks.torch",)
+
     def replica(self, program: Program, device: str = "cpu", threads: int = 1) -> TorchReplica:
         """A replica in this process, on this device (``"auto"``: a GPU if there is one)."""
         return TorchReplica(program, device_of(device), threads)

@@ -8,21 +8,17 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from firesteel.cluster.preflight import nodes
 from firesteel.core import registry
 from firesteel.core.errors import CheckpointError, PlanError
 from firesteel.core.imports import follow
 from firesteel.core.program import Program
 from firesteel.data.reading import Reading
-from firesteel.data.sources import Columns, Frame, Source
 from firesteel.frontends.keras_estimator import KerasEstimator
 from firesteel.frontends.pipeline.persistence import Fetch
 from firesteel.frontends.pipeline.references import refer
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from firesteel.frontends.pipeline.training import StageTraining, as_real
 
 __all__ = ["KerasSide"]
 
@@ -30,19 +26,11 @@ _FILE = "model.keras"
 _COUNTS = ("train_loss", "last_train_loss")  # Keras counts its own loss
 
 
-class _Training(KerasEstimator):
-    """The Estimator, told how many replicas there are, and to bring rows into the model's shapes."""
+class _Training(StageTraining, KerasEstimator):
+    """See ``StageTraining``."""
 
-    asked_replicas = 0
-
-    def _world(self, spark: SparkSession) -> int:
-        return self.asked_replicas or nodes(spark)
-
-    def _source(self, data: Any, columns: Columns, *, counts_inputs: bool) -> Source:
-        source = super()._source(data, columns, counts_inputs=counts_inputs)
-        return (
-            replace(source, reading=_adapted(source.reading, self.get_model())) if isinstance(source, Frame) else source
-        )
+    def _adapted(self, reading: Reading) -> Reading:
+        return _adapted(reading, self.get_model())
 
 
 class KerasSide:
@@ -240,10 +228,7 @@ def _adapted(reading: Reading, model: Any) -> Reading:
         if tensor.name.startswith("x") and place < len(shapes):
             columns = tensor.columns
             if kinds[place].startswith(("float", "bfloat")):
-                columns = tuple(
-                    replace(c, dtype="float32") if c.kind != "image" and c.dtype in ("int64", "bool") else c
-                    for c in columns
-                )
+                columns = as_real(columns)
             tensor = replace(tensor, columns=columns, shape=shapes[place])
             place += 1
         tensors.append(tensor)

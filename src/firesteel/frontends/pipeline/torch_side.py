@@ -7,23 +7,19 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from firesteel.cluster.preflight import nodes
 from firesteel.core import metrics as figures
 from firesteel.core import registry
 from firesteel.core.errors import PlanError, UnknownName, UnsupportedError
 from firesteel.core.imports import follow
 from firesteel.core.program import Program
 from firesteel.data.reading import Reading
-from firesteel.data.sources import Columns, Frame, Source
 from firesteel.engine.history import History
 from firesteel.frontends.pipeline.persistence import Fetch
 from firesteel.frontends.pipeline.references import refer
+from firesteel.frontends.pipeline.training import StageTraining, as_real
 from firesteel.frontends.torch_estimator import TorchEstimator
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 __all__ = ["TorchSide"]
 
@@ -51,19 +47,11 @@ _METRICS = {
 _COUNTS = ("epoch", "batch_count", "num_samples", "last_train_loss", "val_num_samples")
 
 
-class _Training(TorchEstimator):
-    """The Estimator, told how many replicas there are, and to take whole numbers as the model's own."""
+class _Training(StageTraining, TorchEstimator):
+    """See ``StageTraining``."""
 
-    asked_replicas = 0
-
-    def _world(self, spark: SparkSession) -> int:
-        return self.asked_replicas or nodes(spark)
-
-    def _source(self, data: Any, columns: Columns, *, counts_inputs: bool) -> Source:
-        source = super()._source(data, columns, counts_inputs=counts_inputs)
-        return (
-            replace(source, reading=_adapted(source.reading, self.get_model())) if isinstance(source, Frame) else source
-        )
+    def _adapted(self, reading: Reading) -> Reading:
+        return _adapted(reading, self.get_model())
 
 
 class TorchSide:
@@ -236,10 +224,7 @@ def _adapted(reading: Reading, model: Any) -> Reading:
         columns, shape = tensor.columns, tensor.shape
         if tensor.name.startswith("x"):
             shape = (1,) if len(columns) == 1 and columns[0].kind == "scalar" else shape
-            columns = tuple(
-                replace(c, dtype="float32") if c.kind != "image" and c.dtype in ("int64", "bool") else c
-                for c in columns
-            )
+            columns = as_real(columns)
         tensors.append(replace(tensor, columns=columns, shape=shape))
     return Reading(tuple(tensors))
 

@@ -19,6 +19,7 @@ import torch
 from pyspark.sql import functions
 from torch import nn
 from firesteel import Estimator, init_context, stop_context
+from firesteel.cluster.child import this_desk
 
 context = init_context("local", cores=1, num_nodes=2, conf={"spark.ui.enabled": "false"})
 context.setLogLevel("OFF")
@@ -40,7 +41,7 @@ class Net(nn.Module):
             open(MARKS, "a").write(f"{time.time()}\\n")
             if self.fault == "boom":
                 raise RuntimeError("boom")
-            os.kill(os.getpid() if self.fault == "child" else os.getppid(), 9)
+            os.kill(os.getpid() if self.fault == "child" else this_desk().task, 9)
             time.sleep(60)
         return self.layer(x)
 

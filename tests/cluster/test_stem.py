@@ -75,7 +75,15 @@ class Task:
         self._things.callback(pulse.close)
         self._things.callback(link.close)
         self._things.callback(process.lines.close)
-        about = {"rank": rank, "world": 2, "host": "here", "device": "cpu", "threads": 1, "generation": 0}
+        about = {
+            "rank": rank,
+            "world": 2,
+            "host": "here",
+            "task": os.getpid(),
+            "device": "cpu",
+            "threads": 1,
+            "generation": 0,
+        }
         start = {"kind": "start", "main": main, "descriptors": descriptors, "pulse": pulse.descriptor}
         link.send({**start, **about, "parent": process.parent})
         return link, process

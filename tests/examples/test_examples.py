@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,30 @@ def run(script, *arguments, cwd):
     )
 
 
-@pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
-def test_example_runs(script, tmp_path):
+@pytest.fixture(scope="module")
+def runs(request, tmp_path_factory):
+    """Those that were asked for, two at a time: each waits for JVMs and imports more than it computes."""
+    settings = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    asked = {params["script"] for params in settings if "script" in params}
+    with ThreadPoolExecutor(2) as pool:
+        yield {
+            script: pool.submit(run, script, "--quick", cwd=tmp_path_factory.mktemp(script.stem))
+            for script in EXAMPLES
+            if script in asked and missing(script) is None
+        }
+
+
+def missing(script):
+    """What it needs and is not installed."""
     needed = re.search(r"^# Needs (\w+)\.", script.read_text(encoding="utf-8"), re.MULTILINE)
-    if needed and importlib.util.find_spec(needed[1]) is None:
-        pytest.skip(f"{needed[1]} is not installed here: make test-{needed[1]}")
-    done = run(script, "--quick", cwd=tmp_path)
+    return needed[1] if needed and importlib.util.find_spec(needed[1]) is None else None
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
+def test_example_runs(script, runs):
+    if missing(script):
+        pytest.skip(f"{missing(script)} is not installed here: make test-{missing(script)}")
+    done = runs[script].result()
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip()
 

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from faults.conftest import Cluster
 
-KILLS = ("kill child", "kill worker", "kill executor", "terminate child", "terminate worker")
+KILLS = ("kill child", "kill stem", "kill worker", "kill executor", "terminate child", "terminate worker")
 DEADLY = (*KILLS, "exit", "segfault", "abort")
 KINDS = (*DEADLY, "drop connection", "delay", "hang", "freeze worker")
 CONF = {"spark.firesteel.stallTimeoutSeconds": "10", "spark.firesteel.heartbeatTimeoutSeconds": "3"}

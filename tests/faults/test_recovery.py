@@ -55,6 +55,7 @@ LOSSES = {
         fault("kill child", rank=0, moment="result", step=None),
         "infrastructure",
     ),
+    "what the child was forked from": (fault("kill stem"), "infrastructure"),
     "the task": (fault("kill worker"), "infrastructure"),
     "rank 0's task, inside a step": (fault("kill worker", rank=0, moment="agree"), "infrastructure"),
     "the task, as it reads": (fault("kill worker", moment="spool", step=None), "infrastructure"),

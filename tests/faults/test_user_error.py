@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from torch import nn
 
 from faults.conftest import Faulty, Scene, estimator, fit
+from firesteel.cluster.child import this_desk
 from firesteel.core.errors import PlanError, ReplicaFailed, SchemaError
 from firesteel.learn.pytorch.callbacks import Callback
 from firesteel.testing.faults import replicas
@@ -218,7 +219,7 @@ def left(mark):
 def task_killed(mark):
     def fault() -> None:
         mark()
-        os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(this_desk().task, signal.SIGKILL)
         time.sleep(60)
 
     return fault

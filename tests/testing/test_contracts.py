@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from firesteel.core.program import Program
 from firesteel.core.registry import framework
-from firesteel.core.spec import batch_of
+from firesteel.core.spec import Batch, batch_of
+from firesteel.extend import FlatReplica
 from firesteel.testing import check_framework
 
 
@@ -61,3 +65,45 @@ def test_rows_that_change_each_others_outputs_are_noticed() -> None:
     program = bench.capture(lambda config: Normed(), optimizer=OPTIMIZERS["sgd"], loss=nn.MSELoss(), seed=1)
     with pytest.raises(AssertionError, match="row by row"):
         check_framework(bench, program, batch())
+
+
+class Line(FlatReplica):
+    """One number times x, by gradient descent."""
+
+    learning_rate = 0.1
+
+    def __init__(self) -> None:
+        super().__init__(np.zeros(1))
+
+    def forward(self, batch: Batch) -> dict[str, Any]:
+        return {"prediction": batch["x0"] * self.values[0]}
+
+    def loss(self, batch: Batch) -> tuple[float, Any]:
+        off = self.forward(batch)["prediction"] - batch["y0"]
+        return float((off**2).mean()), np.array([2 * (off * batch["x0"]).mean()])
+
+    def apply(self, gradient: Any, begin: int, end: int) -> None:
+        self.values[begin:end] -= self.learning_rate * gradient[begin:end]
+
+
+class Lines:
+    name = "lines"
+    packages = ()
+
+    def replica(self, program: Program, device: str, threads: int) -> Line:
+        made = Line()
+        if program.state is not None:
+            made.load(program.state)
+        return made
+
+
+class Forgetful(Lines):
+    def replica(self, program: Program, device: str, threads: int) -> Line:
+        return Line()
+
+
+def test_a_bench_of_ones_own() -> None:
+    x = np.linspace(0, 1, 8, dtype=np.float32)
+    check_framework(Lines(), Program("lines", None), batch_of(x, 3 * x))
+    with pytest.raises(AssertionError, match="program's state"):
+        check_framework(Forgetful(), Program("lines", None), batch_of(x, 3 * x))

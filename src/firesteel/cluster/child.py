@@ -38,6 +38,8 @@ class Desk:
         self.rank = int(start["rank"])
         self.world = int(start["world"])
         self.host = str(start["host"])
+        self.task = int(start["task"])
+        """The process of its task, which may be its grandparent."""
         self.device = str(start["device"])
         self.threads = int(start["threads"])
         self.descriptors: dict[str, int] = start["descriptors"]

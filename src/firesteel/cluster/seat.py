@@ -389,6 +389,7 @@ class Child:
             "device": role.device,
             "threads": role.threads,
             "parent": self._process.parent,
+            "task": os.getpid(),
         }
         self.tell(start)
         self._helpers = [

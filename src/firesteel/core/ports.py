@@ -48,6 +48,12 @@ class Replica(Protocol):
 class Trainable(Replica, Protocol):
     """A replica that learns. Gradients stay inside until a sync asks for them."""
 
+    model: Any
+    """What callbacks are shown as ``runner.model``; likewise the next three."""
+    optimizer: Any
+    scheduler: Any
+    loss_function: Any
+
     def start(self, state: State | None) -> None:
         """Make optimizer and schedule, ready for the first update; from ``state`` if given."""
         ...
@@ -160,7 +166,7 @@ class Framework(Protocol):
         ...
 
     def replica(self, program: Program, device: str, threads: int) -> Replica:
-        """Bring a program to life in this process."""
+        """Bring a program to life in this process, with its state where it has one."""
         ...
 
     def ahead(self, program: Program) -> tuple[str, ...]:
@@ -172,6 +178,10 @@ class Framework(Protocol):
 
     def stream(self, source: object, batch_size: int | None, seed: int, epoch: int) -> Iterator[Batch]:
         """Batches from a loader, a dataset or what a creator returned, in its own order."""
+        ...
+
+    def take_shard(self, source: object, rank: int, size: int) -> bool:
+        """Let a loader or dataset yield this rank's rows alone, from now on. False where it cannot: then we divide."""
         ...
 
 

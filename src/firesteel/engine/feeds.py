@@ -186,7 +186,7 @@ class StreamSteps:
             source = create(framework, stream, group.rank, group.size, self._batch_size)
         else:
             source = stream.source
-        self._is_own = framework.take_shard(source, group.rank, group.size) or is_own  # type: ignore[attr-defined]
+        self._is_own = framework.take_shard(source, group.rank, group.size) or is_own
         self._source = source
 
     def run(self, data_pass: int, first: int) -> Iterator[Step]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,10 +25,11 @@ class EventWriter:
 
     def __init__(self, directory: str) -> None:
         try:
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+            from tensorboard.summary.writer import event_file_writer
         except ModuleNotFoundError as error:
             raise missing_extra("tensorboard", "tensorboard") from error
-        self._writer = EventFileWriter(directory)
+        _spare_tensorflow(event_file_writer)
+        self._writer = event_file_writer.EventFileWriter(directory)
 
     def __enter__(self) -> EventWriter:
         return self
@@ -103,13 +107,20 @@ def read_scalars(folder: str) -> dict[str, list[tuple[int, float, float]]]:
     if not os.path.isdir(folder):
         return {}
     try:
-        from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+        from tensorboard.backend.event_processing import event_file_loader
     except ModuleNotFoundError as error:
         raise missing_extra("tensorboard", "tensorboard") from error
+    _spare_tensorflow(event_file_loader)
     found: dict[str, list[tuple[int, float, float]]] = {}
     for name in sorted(name for name in os.listdir(folder) if "tfevents" in name):
-        for event in LegacyEventFileLoader(os.path.join(folder, name)).Load():
+        for event in event_file_loader.LegacyEventFileLoader(os.path.join(folder, name)).Load():
             for value in event.summary.value:
                 if value.HasField("simple_value"):
                     found.setdefault(value.tag, []).append((event.step, value.simple_value, event.wall_time))
     return {tag: sorted(entries, key=lambda entry: entry[0]) for tag, entries in found.items()}
+
+
+def _spare_tensorflow(module: ModuleType) -> None:
+    """Let this module of tensorboard's do without TensorFlow where that is not loaded: to import it takes seconds."""
+    if "tensorflow" not in sys.modules:
+        vars(module)["tf"] = importlib.import_module("tensorboard.compat.tensorflow_stub")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from firesteel.frontends.keras_estimator import KerasEstimator
     from firesteel.frontends.mxnet_estimator import MXNetEstimator
     from firesteel.frontends.openvino_estimator import OpenVINOEstimator
+    from firesteel.frontends.program_estimator import ProgramEstimator
     from firesteel.frontends.torch_estimator import TorchEstimator
 
 __all__ = ["Estimator"]
@@ -293,6 +294,47 @@ class Estimator:
             num_workers=num_workers,
             num_servers=num_servers,
             runner_cores=runner_cores,
+        )
+
+    @staticmethod
+    def from_framework(
+        framework: str,
+        model: Any,
+        *,
+        metrics: Any = None,
+        workers_per_node: int = 1,
+        model_dir: str | None = None,
+        seed: int | None = None,
+        sync: str = "all-reduce",
+        **parts: Any,
+    ) -> ProgramEstimator:
+        """An estimator of a model of any registered framework: how a framework that Firesteel does not know is used.
+
+        Args:
+            framework: its name, under which its package registered it (entry point ``firesteel.frameworks``).
+            model: what that framework takes as a model.
+            metrics: ``firesteel.learn.metrics``, for ``evaluate`` and validation.
+            workers_per_node: replicas on each node; a ``local[k]`` is one node.
+            model_dir: where checkpoints go.
+            seed: of shuffling.
+            sync: how replicas agree: ``"all-reduce"``, ``"sharded"``, ``"averaging"``.
+            **parts: loss, optimizer, whatever else the framework's ``capture`` takes.
+
+        Raises:
+            UnknownName: no such framework is registered here; lists those that are.
+            PlanError: it does not take this model.
+        """
+        from firesteel.frontends.program_estimator import ProgramEstimator
+
+        return ProgramEstimator(
+            framework=framework,
+            model=model,
+            parts=parts,
+            metrics=metrics,
+            workers_per_node=workers_per_node,
+            model_dir=model_dir,
+            seed=seed,
+            sync=sync,
         )
 
     @staticmethod

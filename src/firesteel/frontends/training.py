@@ -588,7 +588,7 @@ class TrainingEstimator(Estimator):
             data,
             columns,
             inputs=self._inputs,
-            is_loader=self._framework.is_loader,
+            is_loader=getattr(self._framework, "is_loader", lambda data: False),  # not every bench has loaders
             kinds=self._kinds,
             counts_inputs=counts_inputs,
             takes_strings="string" in wanted.values(),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ def check_framework(framework: Framework, program: Program, batch: Batch, *, tol
     _gradients_add_up(framework, program, batch, tolerance)
     _no_rows_no_gradient(framework, program, batch)
     _state_survives(framework, program, batch)
+    _programs_have_their_state(framework, program, batch)
     _slices_make_the_whole(framework, program, batch, tolerance)
 
 
@@ -161,6 +163,17 @@ def _state_survives(framework: Framework, program: Program, batch: Batch) -> Non
         mine.update()
     for values, again in zip(replica.weights(), other.weights(), strict=True):
         np.testing.assert_array_equal(again, values, err_msg="the next update differs after state and load")
+
+
+def _programs_have_their_state(framework: Framework, program: Program, batch: Batch) -> None:
+    trained = _replica(framework, program)
+    trained.backward(batch, 1.0)
+    trained.update()
+    state = {"model": trained.state()["model"]}
+    scoring: Any = framework.replica(replace(copy.deepcopy(program), state=state), "cpu", 1)
+    for name, values in trained.forward(batch).items():
+        claim = "a replica does not begin with its program's state: framework.replica has to load it"
+        np.testing.assert_allclose(scoring.forward(batch)[name], values, rtol=1e-6, atol=1e-6, err_msg=claim)
 
 
 def _slices_make_the_whole(framework: Framework, program: Program, batch: Batch, tolerance: float) -> None:

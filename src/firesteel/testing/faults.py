@@ -32,6 +32,7 @@ __all__ = ["KINDS", "Fault", "FaultInjected", "inject", "replicas"]
 
 KINDS = {
     "kill child": "SIGKILL to the process that trains",
+    "kill stem": "SIGKILL to the process that it was forked from",
     "kill worker": "SIGKILL to Spark's Python worker, the task",
     "kill all workers": "SIGKILL to the Python workers of all ranks: nobody survives",
     "kill executor": "SIGKILL to the executor's JVM",
@@ -101,12 +102,13 @@ class Injector:
 
     def __call__(self, name: str, *, rank: int, generation: int, epoch: int, step: int) -> None:
         if name == "join":
-            Path(self.folder, f"worker of {rank}").write_text(str(os.getppid()))
+            Path(self.folder, f"worker of {rank}").write_text(str(_worker().pid))
         for number, fault in enumerate(self.faults):
             if fault.is_now(name, rank, generation, epoch, step) and self._is_first(number):
                 if fault.kind == "kill all workers":
                     workers = [int(path.read_text()) for path in Path(self.folder).glob("worker of *")]
-                    for worker in sorted(workers, key=lambda pid: pid == os.getppid()):  # our own last: we die with it
+                    own = _worker().pid
+                    for worker in sorted(workers, key=lambda pid: pid == own):  # our own last: we die with it
                         os.kill(worker, signal.SIGKILL)
                 _strike(fault)
 
@@ -149,15 +151,15 @@ def replicas() -> list[psutil.Process]:
 
 
 def _strike(fault: Fault) -> None:
-    child = psutil.Process()
-    worker = child if this_desk() is None else child.parent()
-    assert worker is not None
+    child, worker = psutil.Process(), _worker()
     match fault.kind:
         case "corrupt checkpoint":
             assert fault.path is not None
             _damage_newest(fault.path)
         case "kill child":
             child.send_signal(signal.SIGKILL)
+        case "kill stem":
+            os.kill(os.getppid(), signal.SIGKILL)
         case "kill worker":
             worker.send_signal(signal.SIGKILL)
         case "kill executor":
@@ -187,6 +189,12 @@ def _strike(fault: Fault) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     if fault.kind.startswith(("kill", "terminate", "freeze")):
         time.sleep(30)  # signals to others arrive when they do; nothing more happens here until then
+
+
+def _worker() -> psutil.Process:
+    """Spark's Python worker, from inside it or from the process that trains for it."""
+    desk = this_desk()
+    return psutil.Process(None if desk is None else desk.task)
 
 
 def _executor_of(worker: psutil.Process) -> psutil.Process:

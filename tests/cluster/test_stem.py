@@ -171,6 +171,20 @@ def test_a_fork_dies_with_its_stem(task: Task) -> None:
     assert ended(number)
 
 
+def test_a_stem_that_hangs_holds_nobody_up(task: Task) -> None:
+    link, process = task.start("a_program:wait")
+    number = heard(link)["event"]["pid"]
+    os.kill(process.parent, signal.SIGSTOP)
+    begin = time.monotonic()
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert time.monotonic() - begin < 10
+    assert ended(number)
+    link, process = task.start("a_program:tell")  # from another stem
+    assert heard(link)["event"]["rank"] == 0
+    assert process.wait() == 0
+
+
 def test_what_cannot_be_imported_is_left_to_the_fork(task: Task) -> None:
     link, process = task.start("a_program:tell", words=("no_such_module", "a_program:no_such_function", "a_program"))
     assert heard(link)["event"]["imported by"] == process.parent

@@ -31,7 +31,7 @@ __all__ = ["Forked", "Stem", "fork", "is_possible", "keep", "main"]
 
 _MAX_MESSAGE = 1 << 20
 _MAX_DESCRIPTORS = 64
-_GONE_SECONDS = 10.0
+_WORD_SECONDS = 5.0
 _WAKE_SECONDS = 5.0
 _STEMS_KEPT = 2
 
@@ -103,6 +103,7 @@ class Forked:
         self.lines: IO[bytes] = os.fdopen(lines, "rb")
         self._stem = stem
         self._order = order
+        self._number = 0
         self._handle: int | None = None
         self._change = threading.Lock()
         self._is_over = False
@@ -128,27 +129,40 @@ class Forked:
         return status
 
     def _status(self) -> int:
-        while True:
+        while self._handle is None or self._is_said():
             try:
                 data, handles, _, _ = socket.recv_fds(self._stem.channel, _MAX_MESSAGE, 1)
             except OSError:
                 data, handles = b"", []
             if not data:
-                return self._stem_has_gone()
+                break
             word = json.loads(data)
             if word.get("order") != self._order:  # of one that nobody waited for
                 for handle in handles:
                     os.close(handle)
             elif handles:
+                self._number = int(word["pid"])
                 with self._change:
                     self._handle = handles[0]
             else:
                 return int(word["status"])
+        return self._ended_without_a_word()
 
-    def _stem_has_gone(self) -> int:
+    def _is_said(self) -> bool:
+        """Wait until the stem has something to say; false when it has not, though its fork has ended."""
+        channel, handle = self._stem.channel, self._handle
+        assert handle is not None
+        heard, _, _ = select.select([channel, handle], [], [])
+        return channel in heard or bool(select.select([channel], [], [], _WORD_SECONDS)[0])
+
+    def _ended_without_a_word(self) -> int:
+        """The stem was killed, or hangs; what was forked from it goes with it."""
+        self._stem.process.kill()
         status = self._stem.process.wait()
         if self._handle is not None:  # the kernel kills what was forked from it, a moment later
-            select.select([self._handle], [], [], _GONE_SECONDS)
+            select.select([self._handle], [], [], _WORD_SECONDS)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._number, signal.SIGKILL)
         return status or -signal.SIGKILL
 
 

@@ -150,9 +150,9 @@ class Forked:
 
     def _is_said(self) -> bool:
         """Wait until the stem has something to say; false when it has not, though its fork has ended."""
-        channel, handle = self._stem.channel, self._handle
-        assert handle is not None
-        heard, _, _ = select.select([channel, handle], [], [])
+        assert self._handle is not None
+        channel = self._stem.channel.fileno()
+        heard, _, _ = select.select([channel, self._handle], [], [])
         return channel in heard or bool(select.select([channel], [], [], _WORD_SECONDS)[0])
 
     def _ended_without_a_word(self) -> int:

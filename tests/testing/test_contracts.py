@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from firesteel.core.errors import UnknownName
 from firesteel.core.program import Program
 from firesteel.core.registry import framework
 from firesteel.core.spec import Batch, batch_of
@@ -107,3 +109,16 @@ def test_a_bench_of_ones_own() -> None:
     check_framework(Lines(), Program("lines", None), batch_of(x, 3 * x))
     with pytest.raises(AssertionError, match="program's state"):
         check_framework(Forgetful(), Program("lines", None), batch_of(x, 3 * x))
+
+
+def test_a_framework_that_comes_later_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Python worker of Spark's had looked before the package was on its path, and never looked again."""
+    with pytest.raises(UnknownName, match="late"):
+        framework("late")
+    about = tmp_path / "late-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: late\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[firesteel.frameworks]\nlate = late:bench\n")
+    (tmp_path / "late.py").write_text("bench = 'here'")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert framework("late") == "here"

@@ -31,6 +31,9 @@ def framework_names() -> list[str]:
 def framework(name: str) -> Framework:
     """The framework of this name. Loads its module, which may import the framework itself."""
     entry = _entry_points().get(name)
+    if entry is None:  # its package may have come since: Spark's Python workers live long
+        _entry_points.cache_clear()
+        entry = _entry_points().get(name)
     if entry is None:
         raise UnknownName("framework", name, framework_names())
     with importing():

@@ -51,12 +51,14 @@ class Figure:
         unit: of the values, as in "rows/s".
         reference: the subject that the others are compared with; ``None`` where a value stands for itself.
         goals: by subject.
+        among: the subjects that it is about; ``None``: all.
     """
 
     title: str
     unit: str
     reference: str | None = None
     goals: Mapping[str, Goal] = field(default_factory=dict)
+    among: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,7 @@ def rows_of(measured: Measured) -> list[Row]:
     """A line for each figure of each subject."""
     rows = []
     for key, figure in measured.case.figures.items():
-        for subject in measured.case.subjects:
+        for subject in figure.among or measured.case.subjects:
             value, goal = measured.estimate(key, subject), figure.goals.get(subject)
             rows.append(
                 Row(figure, subject, value, measured.ratio(key, subject), goal, _remark(measured, key, subject))

@@ -56,8 +56,8 @@ def _blocks(kind: str, frame: DataFrame, column: str, rows: int, by_udf: Any, by
         title=f"map_blocks over {kind}",
         about=f"{rows:,} {kind} from Parquet, 2·x + 3 in NumPy, all columns into a sink that drops them; two tasks.",
         figures={
-            "udf": Figure(f"map_blocks, {kind}", "rows/s", _UDF, {_OURS: Goal(least=1.5)}),
-            "bare": Figure(f"map_blocks, {kind}", "rows/s", _BARE, {_OURS: Goal(least=0.8)}),
+            "udf": Figure(f"map_blocks, {kind}", "rows/s", _UDF, {_OURS: Goal(least=1.5)}, (_UDF, _OURS)),
+            "bare": Figure(f"map_blocks, {kind}", "rows/s", _BARE, {_OURS: Goal(least=0.8)}, (_BARE, _OURS)),
         },
         subjects={
             _UDF: lambda: {"udf": rate(lambda: by_udf(frame))},

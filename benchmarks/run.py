@@ -20,9 +20,10 @@ from benchmarks.report import Report
 
 CASES = (
     "gang_up", "training", "keras", "graphs", "commits", "first_epoch", "feed", "scoring", "frames", "openvino",
-    "growth", "shards", "tfrecord", "parameter_server", "tfcluster", "peers",
+    "growth", "shards", "tfrecord", "parameter_server", "pipeline", "tfcluster", "peers",
 )  # fmt: skip
-_MINUTES = ("parameter_server", "tfcluster", "peers")  # environments to be made, a session of its own for each turn
+# Environments to be made, a session of its own for each turn.
+_MINUTES = ("parameter_server", "pipeline", "tfcluster", "peers")
 
 
 def main() -> None:

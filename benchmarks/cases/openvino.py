@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["cases"]
 
 _SHAPE, _BATCH = (3, 32, 32), 16
+_BY_HAND = {"INFERENCE_NUM_THREADS": 1, "ENABLE_CPU_PINNING": False}  # pinned, both tasks would share one core
 _TORCH, _LOOP, _OURS = "firesteel, torch", "a loop by hand, OpenVINO", "firesteel, OpenVINO"
 
 
@@ -28,7 +29,7 @@ def cases(bench: Bench) -> Iterator[Case]:
     from firesteel import Estimator
     from firesteel.data.frame import as_tensor_column
 
-    rows = bench.rows(12_000)
+    rows = bench.rows(30_000)
     width = int(np.prod(_SHAPE))
     frame = bench.spark.read.parquet(data.binary_parquet(bench.folder, rows, width)).drop("label")
     marked = as_tensor_column(frame, "features", "float32", _SHAPE)
@@ -66,7 +67,7 @@ def _score_by_hand(path: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
     import openvino as ov
     import pyarrow as pa
 
-    request = ov.Core().compile_model(path, "CPU", {"INFERENCE_NUM_THREADS": 1}).create_infer_request()
+    request = ov.Core().compile_model(path, "CPU", _BY_HAND).create_infer_request()
     for rows in batches:
         cells = rows.column(0)
         images = np.frombuffer(b"".join(cells.to_pylist()), np.float32).reshape(-1, *_SHAPE)

@@ -93,7 +93,7 @@ def _bare(floats: int) -> Iterator[Callable[[], None]]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         ours = socket.create_connection(server.getsockname())
         theirs, _ = server.accept()
-    process = multiprocessing.get_context("fork").Process(target=_echo, args=(theirs, floats), daemon=True)
+    process = multiprocessing.get_context("fork").Process(target=_echo, args=(ours, theirs, floats), daemon=True)
     process.start()
     theirs.close()
     data, room = np.ones(floats, np.float32), memoryview(np.empty(floats, np.float32)).cast("B")
@@ -109,7 +109,8 @@ def _bare(floats: int) -> Iterator[Callable[[], None]]:
         process.join()
 
 
-def _echo(connection: socket.socket, floats: int) -> None:
+def _echo(other: socket.socket, connection: socket.socket, floats: int) -> None:
+    other.close()  # a fork has it too, and would never see its end
     room = memoryview(np.empty(floats, np.float32)).cast("B")
     with contextlib.suppress(OSError, EOFError):
         while True:

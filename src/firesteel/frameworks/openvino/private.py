@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
+
+from firesteel.core.environment import with_variables
 
 __all__ = ["private"]
 
 
-@contextlib.contextmanager
-def private() -> Iterator[None]:
+def private() -> AbstractContextManager[None]:
     """Import OpenVINO, and convert models, inside.
 
     It tells its makers of every import and conversion, from a process that it forks from this one, unless it believes
     to run in a CI job. Nobody asked our users, and a fork of a driver or a task with its threads is no small thing.
     """
-    before = {name: os.environ.get(name) for name in ("CI", "NNCF_CI")}
-    os.environ.update(dict.fromkeys(before, "true"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+    return with_variables({"CI": "true", "NNCF_CI": "true"})

@@ -22,8 +22,9 @@ Array = npt.NDArray[Any]
 _KEPT = 3  # as many as a worker keeps replicas
 
 # Under the user's own. Scoring is about rows per second; and a model keeps its own precision: on processors that have
-# bfloat16 OpenVINO would else compute in that, and the numbers would depend on the machine.
-_DEFAULTS = {"PERFORMANCE_HINT": "THROUGHPUT", "EXECUTION_MODE_HINT": "ACCURACY"}
+# bfloat16 OpenVINO would else compute in that, and the numbers would depend on the machine. Threads are not pinned to
+# cores: every Python worker of an executor would pin its own to the same first ones.
+_DEFAULTS = {"PERFORMANCE_HINT": "THROUGHPUT", "EXECUTION_MODE_HINT": "ACCURACY", "ENABLE_CPU_PINNING": False}
 
 
 class OpenVINOReplica:

@@ -98,6 +98,18 @@ class KerasFramework:
 
         return input_names(model)
 
+    def output_names(self, model: object) -> list[str] | None:
+        """See ``program.output_names``."""
+        from firesteel.frameworks.keras.program import output_names
+
+        return output_names(model)
+
+    def output_count(self, model: object) -> int | None:
+        """See ``program.output_count``."""
+        from firesteel.frameworks.keras.program import output_count
+
+        return output_count(model)
+
     def string_inputs(self, model: object) -> dict[str, str]:
         """See ``program.string_inputs``."""
         from firesteel.frameworks.keras.program import string_inputs

@@ -21,6 +21,9 @@ __all__ = ["JaxSteps"]
 class JaxSteps:
     """See ``tensorflow.TensorFlowSteps``."""
 
+    rate: float | None = None
+    """Not read on the way: see ``TensorFlowSteps``."""
+
     def __init__(
         self,
         model: Any,
@@ -40,12 +43,14 @@ class JaxSteps:
         self._test = compiled(self._run_test)
         self._forward = compiled(self._run_forward)
 
-    def backward(self, x: Any, y: Any, w: Any, share: float) -> tuple[float, list[Any]]:
+    def backward(self, x: Any, y: Any, w: Any, share: float, flats: Sequence[Any]) -> float:
         """See ``TensorFlowSteps``."""
-        loss, flats, rest, metrics = self._backward(*self._state(), self._optimizer_state(), x, y, w, share)
+        loss, found, rest, metrics = self._backward(*self._state(), self._optimizer_state(), x, y, w, share)
         self._take(self._model.non_trainable_variables, rest)
         self._take(self._model.metrics_variables, metrics)
-        return float(loss), [np.asarray(flat) for flat in flats]
+        for flat, gradient in zip(flats, found, strict=True):
+            np.copyto(flat, gradient)
+        return float(loss)
 
     def update(self, flats: Sequence[Any]) -> None:
         """See ``TensorFlowSteps``."""

@@ -32,6 +32,7 @@ __all__ = [
     "input_range",
     "is_model",
     "make_model",
+    "output_count",
     "output_names",
     "seeded",
     "string_inputs",
@@ -62,6 +63,7 @@ def capture(
     clipping: Clipping | None = None,
     metrics: Any = None,
     seed: int = 0,
+    is_trained: bool = True,
 ) -> Program:
     """The program of a compiled model, or of a ``model_creator(config)``; ``PlanError`` where it cannot travel.
 
@@ -72,8 +74,11 @@ def capture(
         clipping: of a step's gradient, before the optimizer's own.
         metrics: in the place of those that the model was compiled with.
         seed: of weights that are made elsewhere.
+        is_trained: whether it must be compiled: to score, it need not.
     """
     if is_model(model):
+        if is_trained and not model.compiled:
+            raise PlanError("the Keras model is not compiled; call model.compile(optimizer, loss) first")
         what = (_serialized(model), pack_assets(model))
         recipe = Sealed(("model", what, _own_objects(model), _own_objects_in(metrics), metrics))
     elif callable(model):
@@ -105,7 +110,7 @@ def check_can_train(model: Any) -> None:
             f"{type(model).__qualname__} has its own train_step, which cannot be shared by replicas: put what it does "
             f"into compute_loss(), compute_metrics() and call()"
         )
-    if model.optimizer is None:
+    if getattr(model, "optimizer", None) is None:  # not compiled, or for scoring alone
         raise PlanError("fit needs an optimizer: compile the model with one")
     if model.built and not model.trainable_variables:
         raise PlanError("the model has no trainable weights: there is nothing to train")
@@ -141,6 +146,8 @@ def input_range(model: object) -> tuple[int, int | None]:
     names = input_names(model)
     if names is not None:
         return len(names), len(names)
+    if isinstance(model, keras.Sequential):
+        return 1, 1
     parameters = list(inspect.signature(model.call).parameters.values())  # type: ignore[attr-defined]
     return 1, None if len(parameters) > 1 else 1
 
@@ -163,10 +170,15 @@ def output_names(model: Any) -> list[str] | None:
     return list(model.output_names) if hasattr(model, "output_names") else None
 
 
+def output_count(model: Any) -> int | None:
+    """How many outputs a model has; ``None`` where only its ``call`` knows."""
+    names = output_names(model)
+    return 1 if isinstance(model, keras.Sequential) else None if names is None else len(names)
+
+
 def _serialized(model: Any) -> dict[str, Any]:
-    if not model.compiled:
-        raise PlanError("the Keras model is not compiled; call model.compile(optimizer, loss) first")
-    _check_remade(model._compile_config.config)
+    if model.compiled:
+        _check_remade(model._compile_config.config)
     try:
         with warnings.catch_warnings():
             # A lambda is unsafe in a file; here it only goes where the model goes.
@@ -220,8 +232,9 @@ def _parts(model: Any) -> Iterator[Any]:
     for layer in model._flatten_layers():
         yield layer
         yield from (value for value in vars(layer).values() if inspect.isfunction(value))
-    yield model.optimizer
-    yield from _leaves(getattr(model._compile_config, "config", {}))
+    if model.compiled:
+        yield model.optimizer
+        yield from _leaves(getattr(model._compile_config, "config", {}))
 
 
 def _leaves(tree: Any) -> Iterator[Any]:

@@ -49,6 +49,7 @@ class KerasReplica:
         self._flats: list[Array] = []
         self._marked = 0
         self._adds_up = False
+        self._drawn: list[Any] | None = None  # what random layers draw from, once all layers are there
         if program.state is not None:
             self.load(program.state)
 
@@ -100,6 +101,7 @@ class KerasReplica:
                 self.model._symbolic_build(data_batch=(x, y, w))
             except (TypeError, ValueError) as error:
                 raise PlanError(_misfit(self.model, x, y, error)) from error
+        self._drawn = self._seeds()
         self._reduction = Reduction.of(self.model)
         self._steps = _steps(self._content, self.model, self._members(), self._reduction)
 
@@ -116,7 +118,7 @@ class KerasReplica:
     def seed(self, *numbers: int) -> None:
         """Make dropout and other random layers a function of these numbers."""
         first, second = (hash((*numbers, place)) & 0x7FFFFFFF for place in (0, 1))
-        for variable in self._seeds():
+        for variable in self._seeds() if self._drawn is None else self._drawn:
             variable.assign(np.array([first, second], dtype=variable.dtype))
 
     def backward(self, batch: Batch, share: float) -> float | None:
@@ -131,10 +133,8 @@ class KerasReplica:
             return None
         self._accounts.enter(None)
         self._check_metrics(batch)
-        loss, gradients = self._steps.backward(*self._whole(batch), share)
-        for flat, found in zip(self._flats, gradients, strict=True):
-            np.copyto(flat, found)
-        return loss
+        self._schedule_update()
+        return float(self._steps.backward(*self._whole(batch), share, self._flats))
 
     def mass(self, batch: Batch) -> float | None:
         """Keras divides by the number of rows, whatever their weights, unless the loss was told otherwise."""
@@ -206,9 +206,9 @@ class KerasReplica:
     @property
     def learning_rate(self) -> float:
         """The rate of the next update."""
-        prepare = getattr(self.model.optimizer, "prepare_update", None)
-        if prepare is not None:  # one of ours, whose rate is a Python function of the update's number
-            prepare()
+        if self._steps is not None and self._steps.rate is not None:
+            return float(self._steps.rate)
+        self._schedule_update()
         return float(numpy_of(self.model.optimizer.learning_rate))
 
     def schedule(self, event: str, figures: Mapping[str, float] | None = None) -> None:
@@ -216,6 +216,12 @@ class KerasReplica:
         observe = getattr(self.model.optimizer, "observe", None)
         if event == "epoch" and observe is not None:
             observe(figures or {})
+
+    def _schedule_update(self) -> None:
+        """For an optimizer of ours, whose rate is a Python function of the update's number."""
+        prepare = getattr(self.model.optimizer, "prepare_update", None)
+        if prepare is not None:
+            prepare()
 
     def follow(self, group: Any) -> None:
         """What callbacks did to the model on rank 0 reaches all: the learning rate, and weights that were changed."""

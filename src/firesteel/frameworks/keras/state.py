@@ -21,7 +21,8 @@ __all__ = ["load_state", "pack_state"]
 def pack_state(model: Any, inputs: Any = None, *, with_optimizer: bool = True) -> dict[str, bytes]:
     """A model's weights, with ``inputs``, by which one that is not built yet can be; the optimizer's variables."""
     found = {"model": _pack(model.weights, {"inputs": inputs})}
-    if with_optimizer and model.optimizer is not None and model.optimizer.built:
+    optimizer = getattr(model, "optimizer", None)  # which a model that is not compiled has not
+    if with_optimizer and optimizer is not None and optimizer.built:
         found["optimizer"] = _pack(model.optimizer.variables, {"class": type(model.optimizer).__name__})
     return found
 
@@ -35,7 +36,7 @@ def load_state(model: Any, state: dict[str, bytes]) -> None:
         build(model, inputs)
     weights = _fitting(model.weights, state["model"], "these weights are of another model")
     slots: list[tuple[Any, Any]] = []
-    if "optimizer" in state and model.optimizer is not None:
+    if "optimizer" in state and getattr(model, "optimizer", None) is not None:
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
         what = "the optimizer's state is that of another optimizer"

@@ -16,6 +16,9 @@ __all__ = ["TorchSteps"]
 class TorchSteps:
     """See ``tensorflow.TensorFlowSteps``."""
 
+    rate: float | None = None
+    """Not read on the way: see ``TensorFlowSteps``."""
+
     def __init__(
         self,
         model: Any,
@@ -29,7 +32,7 @@ class TorchSteps:
         self._clipping = clipping
         self._variables = list(model.trainable_variables)
 
-    def backward(self, x: Any, y: Any, w: Any, share: float) -> tuple[float, list[Any]]:
+    def backward(self, x: Any, y: Any, w: Any, share: float, flats: Sequence[Any]) -> float:
         """See ``TensorFlowSteps``."""
         model = self._model
         x, y, w = _tensors((x, y, w))
@@ -40,8 +43,10 @@ class TorchSteps:
         model.optimizer.scale_loss(self._weigh(loss, layers, share)).backward()
         with torch.no_grad():
             model.compute_metrics(x, y, output, sample_weight=w)
-            flat = [_flat(variable.value) for variable in self._variables]
-            return float(loss), [torch.cat([flat[place] for place in group]).cpu().numpy() for group in self._groups]
+            found = [_flat(variable.value) for variable in self._variables]
+            for flat, group in zip(flats, self._groups, strict=True):
+                torch.cat([found[place].cpu() for place in group], out=torch.from_numpy(flat))
+        return float(loss)
 
     def update(self, flats: Sequence[Any]) -> None:
         """See ``TensorFlowSteps``."""

@@ -287,10 +287,3 @@ class TestWithoutJvm:
         with pytest.warns(UserWarning, match="each executor gets 2") as caught:
             init_context("standalone", master="spark://h:7077")
         assert [warning.filename for warning in caught] == [__file__]
-
-    def test_the_environment_is_put_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("FIRESTEEL_KEPT", "before")
-        with module._environment({"FIRESTEEL_KEPT": "inside", "FIRESTEEL_NEW": "inside"}):
-            assert os.environ["FIRESTEEL_KEPT"] == os.environ["FIRESTEEL_NEW"] == "inside"
-        assert os.environ["FIRESTEEL_KEPT"] == "before"
-        assert "FIRESTEEL_NEW" not in os.environ

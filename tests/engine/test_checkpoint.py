@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from pyarrow import fs
 from safetensors import safe_open
 from safetensors.torch import load, save
 
 from firesteel.core.errors import CheckpointError
 from firesteel.core.plan import Position
+from firesteel.engine import files
 from firesteel.engine.checkpoint import Checkpoint, CheckpointFolder, find, latest, write
 from firesteel.engine.checkpoint import load as load_checkpoint
 
@@ -100,3 +102,16 @@ def test_a_folder_keeps_the_newest(tmp_path: Path) -> None:
         "optimMethod-Model.2",
         "optimMethod-Model.3",
     }
+
+
+def test_another_file_system_is_written_listed_and_cleaned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    system = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+    monkeypatch.setattr(files, "_remote", lambda path: (system, path.removeprefix("far://")))
+    folder = CheckpointFolder("far://run", keep=1)
+    for step in (3, 4):
+        folder.write(at(step))
+    assert latest("far://run").endswith("/model.4")
+    assert find("far://run").position.step == 4
+    assert find("far://run", version=3) is None
+    assert find("far://nothing") is None
+    assert load_checkpoint(latest("far://run")).position.step == 4

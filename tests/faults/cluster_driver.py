@@ -83,12 +83,22 @@ def held_files() -> int:
     return count
 
 
+def helpers() -> int:
+    """Processes of ours that still run: replicas, and what they were forked from."""
+    count = 0
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error, OSError):
+            count += any(word.startswith("firesteel.cluster.") for word in process.cmdline())
+    return count
+
+
 def possessions() -> dict[str, Any]:
     """What a launch must not leave behind."""
     ports = [c.laddr.port for c in psutil.Process().net_connections(kind="tcp") if c.status == psutil.CONN_LISTEN]
     return {
         "ports": sorted(ports),
         "replicas": [process.pid for process in replicas()],
+        "helpers": helpers(),
         "files": sorted(glob.glob(os.path.join(tempfile.gettempdir(), "firesteel*"))),
         "held": held_files(),
     }

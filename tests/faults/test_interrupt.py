@@ -17,6 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from processes import below, words
+
 SCRIPT = """
 import sys, time
 import torch
@@ -100,7 +102,11 @@ class Driver:
         return self.view.children(recursive=True)
 
     def replicas(self) -> list[psutil.Process]:
-        return [process for process in self.family() if "firesteel.cluster.child" in command(process)]
+        return [process for process in self.family() if "firesteel.cluster.child" in words(process)]
+
+    def helpers(self) -> list[psutil.Process]:
+        """All processes of ours below the driver: replicas, and what they were forked from."""
+        return below("firesteel.cluster.", self.family())
 
     def spools(self) -> list[str]:
         """Files without a name that somebody of the family holds: their rows go when the last of them does."""
@@ -112,15 +118,8 @@ class Driver:
         return [path for path in found if path.startswith(str(self.folder)) and path.endswith("(deleted)")]
 
 
-def command(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
-
-
 def tasks(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return [process for process in processes if "pyspark.daemon" in command(process)]
+    return [process for process in processes if "pyspark.daemon" in words(process)]
 
 
 def files(folder: Path) -> set[str]:
@@ -157,7 +156,7 @@ def test_ctrl_c_ends_a_fit_and_leaves_nothing(start: Callable[..., Driver], mode
     driver.process.send_signal(signal.SIGINT)
     assert driver.process.stdout.readline() == "interrupted\n", (driver.folder / "stderr").read_text()
     assert time.monotonic() - begin < 8
-    while driver.replicas():  # one whose task Spark killed falls a moment after it
+    while driver.helpers():  # one whose task Spark killed falls a moment after it
         assert time.monotonic() - begin < 8
     assert len(driver.ports()) < len(ports)  # the coordinator's
     for path in files(driver.folder / "tmp") | files(driver.folder / "spark"):
@@ -177,10 +176,10 @@ def test_one_can_go_on_after_ctrl_c(start: Callable[..., Driver]) -> None:
 def test_when_the_driver_dies_everything_does(start: Callable[..., Driver]) -> None:
     driver = start()
     driver.wait_until_begun()
-    replicas, workers = driver.replicas(), tasks(driver.family())
+    replicas, workers = driver.helpers(), tasks(driver.family())
     assert len(workers) >= 2
     driver.process.kill()
     begin = time.monotonic()
     while any(process.is_running() and process.status() != "zombie" for process in (*replicas, *workers)):
-        assert time.monotonic() - begin < 15, [command(process) for process in (*replicas, *workers)]
+        assert time.monotonic() - begin < 15, [words(process) for process in (*replicas, *workers)]
         time.sleep(0.1)

@@ -28,15 +28,22 @@ def alive(model: Any, given: dict[str, Any], **parts: Any) -> Any:
     return bench().replica(bound.program, "cpu", 0)
 
 
-def calls_of(replica: Any) -> list[int]:
-    """Counts the session's calls from now on."""
-    calls = []
-    run = replica.session.run
-    replica.session.run = lambda *args, **options: calls.append(1) or run(*args, **options)
-    return calls
+def calls_of(replica: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts the session's calls from now on, whichever way they go."""
+    found: list[int] = []
+
+    def counted(run: Any) -> Any:
+        return lambda *args, **options: found.append(1) or run(*args, **options)
+
+    monkeypatch.setattr(replica.session, "run", counted(replica.session.run))
+    for name in ("_unrolled", "_looped"):
+        call = getattr(replica, name)
+        if hasattr(call, "_run"):
+            monkeypatch.setattr(call, "_run", counted(call._run))
+    return found
 
 
-def test_rows_take_one_call_and_no_loop() -> None:
+def test_rows_take_one_call_and_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     with tf.Graph().as_default():
         x, y = tf.placeholder(tf.float64, [], name="x"), tf.placeholder(tf.float64, [2], name="y")
         table = tf.lookup.StaticHashTable(
@@ -57,19 +64,19 @@ def test_rows_take_one_call_and_no_loop() -> None:
     assert found["c"].tolist() == [5.0, 6.0, -1.0, -1.0, -1.0, -1.0]
     assert found["same"].tolist() == X.tolist()
     assert not replica._is_looped
-    calls = calls_of(replica)
+    calls = calls_of(replica, monkeypatch)
     replica.rows({"x": np.tile(X, 1000), "y": np.tile(Y, (1000, 1))})
     assert len(calls) == 1
 
 
-def test_what_cannot_be_unrolled_loops_inside_the_graph() -> None:
+def test_what_cannot_be_unrolled_loops_inside_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     with tf.Graph().as_default():
         x = tf.placeholder(tf.float64, [], name="x")
         replica = alive(tf.range(tf.cast(x, tf.int32), name="upto"), {"x": ()})
     found = replica.rows({"x": X})["upto"]
     assert [part.tolist() for part in found] == [list(range(k)) for k in range(6)]
     assert replica._is_looped
-    calls = calls_of(replica)
+    calls = calls_of(replica, monkeypatch)
     assert replica.rows({"x": np.full(500, 2.0)})["upto"].shape == (500, 2)
     assert len(calls) == 1
 

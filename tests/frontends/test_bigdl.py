@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from firesteel import Estimator, XShards
 from firesteel.bigdl.feature.common import ChainedPreprocessing, ScalarToTensor, SeqToMultipleTensors, SeqToTensor
+from firesteel.bigdl.nn import layer
 from firesteel.bigdl.nn.criterion import (
     AbsCriterion,
     ClassNLLCriterion,
@@ -313,8 +314,8 @@ def test_wrong_words(spark: SparkSession, jobs: Any) -> None:
 def test_regularizers_count_once(replicas: int) -> None:
     first = Linear(1, 1, False, L2Regularizer(0.1))
     second = Linear(1, 1, False, L1Regularizer(0.1))
-    for layer in (first, second):
-        layer.set_weights(np.array([[2.0]]))
+    for each in (first, second):
+        each.set_weights(np.array([[2.0]]))
     model = ConcatTable().add(first).add(second)
     loss = ParallelCriterion(True).add(MSECriterion()).add(MSECriterion())
     est = Estimator.from_bigdl(model=model, loss=loss, optimizer=SGD(1.0), workers_per_node=replicas)
@@ -514,3 +515,18 @@ def test_optimizers_wrong_words(sc: SparkContext, tmp_path: Path) -> None:
     assert np.asarray(sample.features[1]).tolist() == [2**40]
     assert Dropout().predict_local(array).tolist() == array.tolist()
     assert MultiCriterion().add(MSECriterion()).forward(array, array) == 0
+
+
+def test_view_keeps_a_batch_of_one_row() -> None:
+    assert layer.View([2, 3]).forward(np.zeros((1, 6))).shape == (1, 2, 3)
+    assert layer.View([2, 3]).forward(np.zeros((2, 6))).shape == (2, 2, 3)
+    assert layer.View([4]).predict(np.zeros((5, 2, 2)), batch_size=4).shape == (5, 4)
+
+
+@pytest.mark.parametrize("make", [lambda: layer.Squeeze(None), lambda: layer.RnnCell(2, 3, None)])
+def test_a_setting_that_is_none_is_saved(make: Any, tmp_path: Path) -> None:
+    cell = make()
+    model = layer.Sequential().add(layer.Recurrent().add(cell) if isinstance(cell, layer.RnnCell) else cell)
+    model.saveModel(str(tmp_path / "m"))
+    rows = np.random.default_rng(1).random((2, 4, 2))
+    np.testing.assert_array_equal(layer.Model.loadModel(str(tmp_path / "m")).forward(rows), model.forward(rows))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import tensorflow.compat.v1 as tf
 
 import firesteel.frames as tfs
 from firesteel.core.errors import SchemaError
@@ -133,3 +135,11 @@ def test_needs_no_spark_and_loads_no_framework():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.split() == ["[]", "[]"], done.stderr
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.uint8])
+def test_an_input_of_a_type_that_spark_lacks_is_refused_in_words(dtype: Any) -> None:
+    with tf.Graph().as_default():
+        x = tf.placeholder(dtype, [None], name="x")
+        with pytest.raises(ValueError, match=f"takes {dtype.name}; change the input, for Spark has no {dtype.name}"):
+            tfs.map_blocks(tf.identity(x, name="z"), pd.DataFrame({"x": [1.0, 2.0]}))

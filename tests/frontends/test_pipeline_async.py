@@ -246,6 +246,7 @@ def test_what_makes_no_sense_is_said_before_a_job_starts(
     unfed = build_graph(no_default)
     cases: list[tuple[type[Exception], str, Callable[[], Any]]] = [
         (UnknownName, f"unknown optimizer 'sgd'; there are: {names}", lambda: SparkAsyncDL(tfOptimizer="sgd")),
+        (UnknownName, "unknown optimizer 'sgd'", lambda: SparkAsyncDL().set(SparkAsyncDL.tfOptimizer, "sgd")),
         (PlanError, "'gradient_descent' has no option 'beta'",
             lambda: stage(graph, optimizerOptions='{"beta": 1}').fit(df)),
         (UnknownName, "unknown tensor 'X:0'; there are: .*x:0", lambda: stage(graph, tfInput="X:0").fit(df)),

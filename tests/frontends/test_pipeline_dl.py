@@ -455,3 +455,19 @@ def test_what_makes_no_sense_is_said_before_a_job_starts(
     next((tmp_path / "model" / "metadata").glob(".part-*")).unlink()
     with pytest.raises(CheckpointError, match="newer version"):
         DLModel.load(str(tmp_path / "model"))
+
+
+def test_a_keras_loss_of_ones_own_is_trained_by_and_not_needed_to_load(spark: SparkSession, tmp_path: Path) -> None:
+    def own(y: Any, found: Any) -> Any:
+        return keras.ops.mean(keras.ops.square(y - found))
+
+    df = spark.createDataFrame([(Vectors.dense([1.0]), 2.0)] * 8, ["features", "label"])
+    compiled = keras_line()
+    compiled.compile("sgd", own)
+    for stage in (DLEstimator(keras_line(), loss=own, optimizer="sgd"), DLEstimator(compiled)):
+        model = stage.fit(df)
+        path = str(tmp_path / stage.uid)
+        model.write().save(path)
+        loaded = DLModel.load(path).transform(df).first()
+        assert loaded.prediction == model.transform(df).first().prediction
+        assert loaded.prediction != 1.0  # it has learnt

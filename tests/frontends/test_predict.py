@@ -192,7 +192,7 @@ def test_arrays_matrices_vectors_and_tensors(spark: SparkSession) -> None:
     ).add("raw", "binary")
     df = as_tensor_column(spark.createDataFrame(rows, schema), "raw", "float32", [2, 1])
     for name, kind, values in (
-        ("ints", ArrayType(LongType()), [[1, 2], [3, 4]]),
+        ("ints", VectorUDT(), [[1.0, 2.0], [3.0, 4.0]]),
         ("matrix", ArrayType(ArrayType(FloatType())), [[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, 8.0]]]),
         ("vector", VectorUDT(), [[1.0, 0.0], [0.0, 9.0]]),
         ("raw", ArrayType(ArrayType(FloatType())), [[[1.0], [2.0]], [[3.0], [4.0]]]),
@@ -221,7 +221,7 @@ def test_two_columns_for_two_inputs(spark: SparkSession) -> None:
         (lambda x: x[:, None].repeat(1, 2, 1), ArrayType(ArrayType(FloatType()))),
         (lambda x: (x[:, 0] * 100).int(), LongType()),
         (lambda x: x[:, 0] > 0.5, BooleanType()),
-        (lambda x: (x > 0.5).long(), ArrayType(LongType())),
+        (lambda x: (x > 0.5).long(), VectorUDT()),
         (lambda x: x[:, :1].bfloat16(), VectorUDT()),
     ],
     ids=["()", "() of float64", "(1,)", "(3,)", "(2, 3)", "int", "bool", "ints", "bfloat16"],

@@ -7,8 +7,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,6 +20,7 @@ from firesteel.cluster.settings import (
     listed,
     plan_session,
 )
+from firesteel.core.environment import with_variables
 from firesteel.core.errors import ClusterError, PlanError
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def _create(plan: SessionPlan) -> SparkContext:
             conf.setIfMissing(key, value)
         else:
             conf.set(key, value)
-    with _environment(variables):
+    with with_variables(variables):
         context = SparkContext(conf=conf)
     _remember(context=context, asked=plan.asked)
     if not is_launch:
@@ -285,7 +285,7 @@ def _create_connect(plan: SessionPlan) -> SparkSession:
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
-        with _environment(variables):
+        with with_variables(variables):
             session = builder.getOrCreate()
     except BaseException:
         os.environ.pop(_CONNECT_VARIABLE, None)
@@ -375,18 +375,3 @@ def _stop_at_exit() -> None:
     is_ours_active = _ours.context is not None and _ours.context is active_context()
     if is_ours_active or (_ours.session is not None and _ours.session is _active_connect_session()):
         stop_context()
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for the processes started inside, and put the old ones back."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

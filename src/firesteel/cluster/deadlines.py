@@ -10,9 +10,6 @@ from firesteel.core.errors import ClusterError, PlanError
 __all__ = ["Deadlines", "Overdue", "setting"]
 
 
-_MAY_BE_NONE = "keep_warm_seconds"
-
-
 class Overdue(ClusterError, TimeoutError):
     """A wait has lasted too long. The text names who was waited for, and what sets the limit."""
 
@@ -35,7 +32,8 @@ class Deadlines:
     def of(cls, read: Callable[[str], str | None]) -> Deadlines:
         """As set: ``read`` gives the value of a Spark setting, or ``None``."""
         found = {each.name: read(setting(each.name)) for each in fields(cls)}
-        return cls(**{name: _seconds(name, value) for name, value in found.items() if value is not None})
+        given = {name: value for name, value in found.items() if value is not None}
+        return cls(**{name: _seconds(name, value, getattr(cls, name)) for name, value in given.items()})
 
 
 def setting(name: str) -> str:
@@ -44,11 +42,12 @@ def setting(name: str) -> str:
     return "spark.firesteel." + first + "".join(word.capitalize() for word in rest)
 
 
-def _seconds(name: str, value: str) -> float:
+def _seconds(name: str, value: str, default: float) -> float:
+    """The value as a number; positive, unless not to wait at all is what is done anyway."""
     try:
         seconds = float(value)
     except ValueError:
-        seconds = 0.0
-    if not (seconds > 0 or (name == _MAY_BE_NONE and value.strip() in ("0", "0.0"))):
+        seconds = -1.0
+    if not (seconds > 0 or seconds == default):
         raise PlanError(f"{setting(name)} must be a positive number of seconds, not {value!r}")
     return seconds

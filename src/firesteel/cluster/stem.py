@@ -15,13 +15,13 @@ import importlib
 import json
 import os
 import random
-import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from multiprocessing.connection import wait
 from typing import IO, Any
 
 from firesteel.cluster import child
@@ -66,7 +66,8 @@ class Stem:
         """
         self._orders += 1
         order = {"order": self._orders, "numbers": list(inherited), "environment": dict(own)}
-        socket.send_fds(self.channel, [json.dumps(order).encode()], [out, *inherited])
+        with contextlib.suppress(OSError):  # it has gone: whoever waits for the fork finds out
+            socket.send_fds(self.channel, [json.dumps(order).encode()], [out, *inherited])
         return self._orders
 
     def rest(self, seconds: float) -> None:
@@ -151,16 +152,15 @@ class Forked:
     def _is_said(self) -> bool:
         """Wait until the stem has something to say; false when it has not, though its fork has ended."""
         assert self._handle is not None
-        channel = self._stem.channel.fileno()
-        heard, _, _ = select.select([channel, self._handle], [], [])
-        return channel in heard or bool(select.select([channel], [], [], _WORD_SECONDS)[0])
+        channel = self._stem.channel
+        return channel in wait([channel, self._handle]) or bool(wait([channel], _WORD_SECONDS))
 
     def _ended_without_a_word(self) -> int:
         """The stem was killed, or hangs; what was forked from it goes with it."""
         self._stem.process.kill()
         status = self._stem.process.wait()
         if self._handle is not None:  # the kernel kills what was forked from it, a moment later
-            select.select([self._handle], [], [], _WORD_SECONDS)
+            wait([self._handle], _WORD_SECONDS)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._number, signal.SIGKILL)
         return status or -signal.SIGKILL
@@ -262,8 +262,8 @@ def _call(word: str) -> None:
 
 def _serve(channel: socket.socket) -> None:
     """Fork by order and say how forks end, one after the other; until nobody is there any more, or wants one."""
-    wait: float | None = None
-    while select.select([channel], [], [], wait)[0]:
+    patience: float | None = None
+    while wait([channel], patience):
         try:
             data, descriptors, _, _ = socket.recv_fds(channel, _MAX_MESSAGE, _MAX_DESCRIPTORS)
         except OSError:
@@ -272,7 +272,7 @@ def _serve(channel: socket.socket) -> None:
             return
         order = json.loads(data)
         if "order" not in order:
-            wait = order.get("rest")
+            patience = order.get("rest")
             if "wake" in order:
                 channel.send(json.dumps({"awake": True}).encode())
             continue
@@ -284,7 +284,7 @@ def _serve(channel: socket.socket) -> None:
         handle = os.pidfd_open(number)
         try:
             socket.send_fds(channel, [json.dumps({"order": order["order"], "pid": number}).encode()], [handle])
-            select.select([handle], [], [])
+            wait([handle])
             # What it started in turn goes too; only then is its number given up.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(number, signal.SIGKILL)

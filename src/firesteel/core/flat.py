@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,41 @@ from firesteel.core.spec import Batch, rows_of
 __all__ = ["FlatReplica"]
 
 
-class FlatReplica:
+class _Plain:
+    """What a plain model has not: random layers, schedules, state that no gradient reaches."""
+
+    learning_rate = 0.0
+    """Of the next update, for the records."""
+
+    def mass(self, batch: Batch) -> None:
+        """The loss is a mean over rows."""
+
+    def seed(self, *numbers: int) -> None:
+        """Nothing is drawn."""
+
+    def schedule(self, event: str, figures: Mapping[str, float] | None = None) -> None:
+        """The rate stays."""
+
+    def go_native(self) -> bool:
+        """There is nobody else to agree."""
+        return False
+
+    def frozen(self) -> list[Array]:
+        """All state is weights."""
+        return []
+
+    def load_frozen(self, values: Sequence[Array]) -> None:
+        """All state is weights."""
+
+    def buffers(self) -> list[Array]:
+        """All state is weights."""
+        return []
+
+    def load_buffers(self, buffers: Sequence[Array]) -> None:
+        """All state is weights."""
+
+
+class FlatReplica(_Plain, ABC):
     """Write ``forward``, ``loss`` and ``apply``; the rest follows. Plain gradient descent needs no more.
 
     An optimizer with a memory keeps it in ``slots``, arrays of the weights' length: they travel with the weights, and
@@ -36,17 +71,17 @@ class FlatReplica:
         self._slice = (0, len(self.values))
         self._last: tuple[Batch, float] | None = None
 
+    @abstractmethod
     def forward(self, batch: Batch) -> dict[str, Array]:
         """See ``Replica``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def loss(self, batch: Batch) -> tuple[float, Array]:
         """The mean loss of these rows, and its gradient for all weights."""
-        raise NotImplementedError
 
+    @abstractmethod
     def apply(self, gradient: Array, begin: int, end: int) -> None:
         """Update ``values[begin:end]`` (and ``slots``, likewise) with this whole gradient."""
-        raise NotImplementedError
 
     # --- scoring ---
 
@@ -125,35 +160,3 @@ class FlatReplica:
             parts = [load(each) for each in slices]
             slots = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         return {"model": bytes(save({"values": self.values})), "optimizer": bytes(save(slots))}
-
-    # --- what a plain model has not ---
-
-    learning_rate = 0.0
-    """Of the next update, for the records."""
-
-    def mass(self, batch: Batch) -> None:
-        """The loss is a mean over rows."""
-
-    def seed(self, *numbers: int) -> None:
-        """Nothing is drawn."""
-
-    def schedule(self, event: str, figures: Mapping[str, float] | None = None) -> None:
-        """The rate stays."""
-
-    def go_native(self) -> bool:
-        """There is nobody else to agree."""
-        return False
-
-    def frozen(self) -> list[Array]:
-        """All state is weights."""
-        return []
-
-    def load_frozen(self, values: Sequence[Array]) -> None:
-        """All state is weights."""
-
-    def buffers(self) -> list[Array]:
-        """All state is weights."""
-        return []
-
-    def load_buffers(self, buffers: Sequence[Array]) -> None:
-        """All state is weights."""

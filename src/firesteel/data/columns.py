@@ -31,6 +31,7 @@ __all__ = [
     "declared",
     "field_of",
     "fits",
+    "has_spark_type",
     "metadata_of",
     "of_arrow",
     "of_schema",
@@ -141,6 +142,11 @@ def _is_text(kind: DataType) -> bool:
 def spark_name(dtype: str) -> str:
     """A dtype as Spark's schemas call it: ``double``, ``integer``, ``long``."""
     return _TYPES[dtype][0]
+
+
+def has_spark_type(dtype: str) -> bool:
+    """Whether Spark has numbers, booleans, strings or bytes of this dtype."""
+    return dtype in _TYPES
 
 
 def cast_name(dtype: str, depth: int = 0) -> str:

@@ -80,7 +80,7 @@ def path_of(schema: StructType, name: str) -> tuple[str, ...]:
 def prediction_field(name: str, shape: tuple[int, ...], dtype: str, *, vectors: bool = True) -> StructField:
     """The column that holds a model's output, whose rows have this shape and dtype.
 
-    One axis of floats is an ML vector, or with ``vectors=False`` an ``array<float>``; other axes are nested arrays. A
+    One axis of numbers is an ML vector, or with ``vectors=False`` an ``array<float>``; other axes are nested arrays. A
     vector holds doubles whatever the dtype, an array holds floats also for float64. ``dtype`` is NumPy's name
     (``"bfloat16"`` and ``"string"`` are understood without a package for them).
     """
@@ -88,11 +88,11 @@ def prediction_field(name: str, shape: tuple[int, ...], dtype: str, *, vectors: 
 
     kind = _dtype_kind(name, dtype)
     element: DataType
-    if kind == "f":
-        if len(shape) == 1 and vectors:
-            from pyspark.ml.linalg import VectorUDT  # here, for it loads all of pyspark.ml
+    if kind in "fi" and len(shape) == 1 and vectors:
+        from pyspark.ml.linalg import VectorUDT  # here, for it loads all of pyspark.ml
 
-            return StructField(name, VectorUDT())
+        return StructField(name, VectorUDT())
+    if kind == "f":
         element = DoubleType() if dtype == "float64" and not shape else FloatType()
     else:
         element = {"i": LongType(), "b": BooleanType(), "U": StringType()}[kind]

@@ -80,6 +80,15 @@ class Reading:
         """All columns, in the order in which they are selected."""
         return tuple(column for tensor in self.tensors for column in tensor.columns)
 
+    def in_columns(self, error: SchemaError) -> SchemaError:
+        """The error about the user's column, where it names the tensor that was made of it."""
+        by_tensor = {tensor.name: ", ".join(column.name for column in tensor.columns) for tensor in self.tensors}
+        name = by_tensor.get(error.column or "")
+        if name is None or error.column in {column.name for column in self.columns}:
+            return error
+        text = str(error).replace(repr(error.column), repr(name))
+        return SchemaError(text, column=name, expected=error.expected, found=error.found)
+
     def select(self, df: DataFrame) -> list[Any]:
         """Spark expressions for the columns, renamed ``c0``, ``c1`` and so on."""
         paths = [path_of(df.schema, column.name) for column in self.columns]
@@ -157,11 +166,13 @@ def make_reading(
     keys: Callable[[str], Sequence[str]] | None = None,
     takes_strings: bool = False,
     dtypes: Mapping[str, str] | None = None,
+    outputs: int | None = None,
 ) -> Reading:
     """Match columns to a model that takes ``inputs`` (at least, at most); ``SchemaError`` where they do not fit.
 
     ``keys`` tells the keys of a map column, which becomes a dict of tensors; ``takes_strings`` whether the model can be
-    fed strings and bytes, ``dtypes`` which numbers it wants, by tensor, where not the default ones.
+    fed strings and bytes, ``dtypes`` which numbers it wants, by tensor, where not the default ones; ``outputs`` how
+    many outputs the labels are for, where that is known: several columns of one are joined.
     """
     columns = columns_of(schema, features, role="feature", allow_strings=takes_strings)
     tensors: list[Tensor]
@@ -178,8 +189,11 @@ def make_reading(
     else:
         check_inputs(len(columns), inputs, f"feature columns: {', '.join(features)}")
         tensors = [Tensor(f"x{index}", (column,)) for index, column in enumerate(columns)]
-    for index, column in enumerate(columns_of(schema, labels, role="label", allow_strings=takes_strings)):
-        tensors.append(Tensor(f"y{index}", (column,)))
+    wanted = columns_of(schema, labels, role="label", allow_strings=takes_strings)
+    if outputs == 1 and len(wanted) > 1:
+        tensors.append(Tensor("y0", wanted))
+    else:
+        tensors += [Tensor(f"y{index}", (column,)) for index, column in enumerate(wanted)]
     if weight is not None:
         (column,) = columns_of(schema, [weight], role="sample weight")
         if column.kind != "scalar":

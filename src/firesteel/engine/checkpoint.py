@@ -17,7 +17,7 @@ from typing import Any
 
 from firesteel.core.errors import CheckpointError
 from firesteel.core.plan import Position
-from firesteel.engine.files import local_path, read_bytes, write_bytes
+from firesteel.engine.files import is_file, local_path, names_in, read_bytes, remove, write_bytes
 
 __all__ = ["Checkpoint", "CheckpointFolder", "find", "latest", "load", "write"]
 
@@ -64,7 +64,7 @@ class CheckpointFolder:
     def _remove(self, folder: str, step: int) -> None:
         # The model's file first: what is left, should we be killed here, does not look like a checkpoint.
         for name in (f"model.{step}", f"optimMethod-{self._name}.{step}"):
-            os.remove(os.path.join(folder, name))
+            remove(os.path.join(folder, name))
 
 
 def write(folder: str, checkpoint: Checkpoint, name: str = "Model") -> str:
@@ -120,13 +120,11 @@ def find(path: str, version: int | None = None) -> Checkpoint | None:
 
 def _candidates(root: str, version: int | None) -> list[str]:
     """Model files, newest first: by folder (its name is its date), then by step. A half one's may be missing."""
-    if os.path.isfile(root):
+    if is_file(root):
         return [root]
-    if not os.path.isdir(root):
-        return []
     found = set()
-    for folder in ["", *filter(_DATED.fullmatch, os.listdir(root))]:
-        for name in os.listdir(os.path.join(root, folder)):
+    for folder in ["", *filter(_DATED.fullmatch, names_in(root))]:
+        for name in names_in(os.path.join(root, folder) if folder else root):
             match = _FILE.fullmatch(name)
             if match and (version is None or int(match[1]) == version):
                 found.add((folder, int(match[1])))

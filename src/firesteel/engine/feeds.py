@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Iterator
@@ -175,8 +176,8 @@ class StreamSteps:
         self._limit = limit
         self._batch_size = stream.batch_size
         is_own = stream.auto_shard is False
-        if is_own and self._batch_size is not None:
-            self._batch_size = self._batch_size // group.size + (group.rank < self._batch_size % group.size)
+        if is_own:
+            self._batch_size = _share(stream.batch_size, group)
         if stream.is_creator:
             # Creators that draw numbers draw the same ones on every rank, for all must yield the same rows.
             random.seed(seed)
@@ -184,6 +185,11 @@ class StreamSteps:
             if hasattr(framework, "seed_process"):
                 framework.seed_process(seed)
             source = create(framework, stream, group.rank, group.size, self._batch_size)
+            is_sharded = getattr(framework, "is_sharded", None)
+            if not is_own and group.size > 1 and is_sharded is not None and is_sharded(source):
+                # It divides the rows itself, which shows only now: once more, for this replica's share of a step.
+                self._batch_size = _share(stream.batch_size, group)
+                source = create(framework, stream, group.rank, group.size, self._batch_size)
         else:
             source = stream.source
         self._is_own = framework.take_shard(source, group.rank, group.size) or is_own
@@ -206,7 +212,11 @@ class StreamSteps:
 
     def sample(self) -> Batch | None:
         """See ``Steps``."""
-        return next(iter(self._framework.stream(self._source, self._batch_size, self._seed, BEFORE_ALL)), None)
+        source = self._source
+        if isinstance(source, Iterator):  # what is read of it is gone: put back what is looked at
+            source = list(itertools.islice(self._source, 1))
+            self._source = itertools.chain(source, self._source)
+        return next(iter(self._framework.stream(source, self._batch_size, self._seed, BEFORE_ALL)), None)
 
     def _our_parts(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, float, int]]:
         rank, size = self._group.rank, self._group.size
@@ -239,3 +249,8 @@ class StreamSteps:
             if tensors := json.loads(data):
                 return {name: np.empty((0, *shape), dtype) for name, dtype, shape in tensors}
         raise PlanError("the data creator gave no batch on any replica")
+
+
+def _share(rows: int | None, group: Group) -> int | None:
+    """This replica's part of a step's rows; at least one."""
+    return None if rows is None else max(1, rows // group.size + (group.rank < rows % group.size))

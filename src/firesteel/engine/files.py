@@ -7,7 +7,7 @@ import posixpath
 import secrets
 from typing import Any
 
-__all__ = ["exists", "local_path", "read_bytes", "write_bytes"]
+__all__ = ["exists", "is_file", "local_path", "names_in", "read_bytes", "remove", "write_bytes"]
 
 
 def local_path(path: str | os.PathLike[str]) -> str | None:
@@ -38,6 +38,40 @@ def exists(path: str) -> bool:
 
     system, inner = _remote(path)
     return bool(system.get_file_info(inner).type != fs.FileType.NotFound)
+
+
+def is_file(path: str) -> bool:
+    """Whether there is a file."""
+    local = local_path(path)
+    if local is not None:
+        return os.path.isfile(local)
+    from pyarrow import fs
+
+    system, inner = _remote(path)
+    return bool(system.get_file_info(inner).type == fs.FileType.File)
+
+
+def names_in(path: str) -> list[str]:
+    """What is in a folder, by name; nothing where there is no folder."""
+    local = local_path(path)
+    if local is not None:
+        return os.listdir(local) if os.path.isdir(local) else []
+    from pyarrow import fs
+
+    system, inner = _remote(path)
+    if system.get_file_info(inner).type != fs.FileType.Directory:
+        return []
+    return [posixpath.basename(each.path) for each in system.get_file_info(fs.FileSelector(inner))]
+
+
+def remove(path: str) -> None:
+    """Delete a file."""
+    local = local_path(path)
+    if local is not None:
+        os.remove(local)
+    else:
+        system, inner = _remote(path)
+        system.delete_file(inner)
 
 
 def read_bytes(path: str) -> bytes:

@@ -14,7 +14,7 @@ from firesteel.cluster.launch import Lost, launch
 from firesteel.cluster.preflight import bind_address, cores_per_task, driver_address, is_remote
 from firesteel.cluster.travel import pack
 from firesteel.core import moments, registry
-from firesteel.core.errors import PlanError
+from firesteel.core.errors import PlanError, SchemaError
 from firesteel.core.plan import SERVER_SYNCS, Fit
 from firesteel.data.reading import Reading
 from firesteel.data.seating import Decoder, Seated, seat
@@ -50,6 +50,22 @@ def fit(
 
     ``stream`` turns a streamed source into what travels to the replicas (the front end knows its configuration).
     """
+    try:
+        return _fit_somewhere(spark, plan, data, validation, outputs, stream, config, deadlines)
+    except SchemaError as error:
+        raise (data.reading.in_columns(error) if isinstance(data, Frame) else error) from error.__cause__
+
+
+def _fit_somewhere(
+    spark: SparkSession,
+    plan: Fit,
+    data: Source,
+    validation: Source | None,
+    outputs: Outputs,
+    stream: Callable[[Streamed, int | None], Stream],
+    config: dict[str, Any],
+    deadlines: Deadlines | None,
+) -> Outcome:
     if plan.sync in SERVER_SYNCS:
         check_reachable(spark, f"sync={plan.sync!r}")
     if is_remote(spark):

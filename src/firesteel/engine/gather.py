@@ -5,12 +5,14 @@ Spark has no way to hand one task partitions of two DataFrames without a shuffle
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from firesteel.core.errors import PlanError
 from firesteel.core.spec import Batch, rows_of
-from firesteel.data.packed import PACKED_SCHEMA, cut, pack, unpack
+from firesteel.data.packed import PACKED_SCHEMA, cut, pack, pack_error, unpack
 from firesteel.data.reading import Reading
 from firesteel.data.sources import Frame, Packed
 from firesteel.data.spool import SpoolReader, SpoolWriter, files_for
@@ -30,15 +32,21 @@ def packed(source: Frame | Packed) -> Any:
 
 
 def _pack_rows(reading: Reading, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for rows in batches:
-        yield packed_batch(cut(reading.batch(rows)))
+    try:
+        for rows in batches:
+            yield packed_batch(cut(reading.batch(rows)))
+    except PlanError as error:  # a row that does not fit: whoever opens this block raises it
+        yield _record([pack_error(error)])
 
 
 def packed_batch(pieces: Iterable[Batch]) -> pa.RecordBatch:
     """Packed blocks as the record batch that Spark expects. Runs in a task."""
+    return _record([pack(piece) for piece in pieces if rows_of(piece)])
+
+
+def _record(rows: Sequence[tuple[str, bytes]]) -> pa.RecordBatch:
     import pyarrow as pa
 
-    rows = [pack(piece) for piece in pieces if rows_of(piece)]
     return pa.RecordBatch.from_arrays(
         [pa.array([header for header, _ in rows], pa.string()), pa.array([data for _, data in rows], pa.binary())],
         ["header", "data"],
@@ -48,11 +56,13 @@ def packed_batch(pieces: Iterable[Batch]) -> pa.RecordBatch:
 def gather(source: Frame | Packed) -> tuple[Batch | None, SpoolWriter | None]:
     """All rows, as arrays mapped from files on the driver; keep the writer, which holds them. ``None`` without rows."""
     writer: SpoolWriter | None = None
-    for row in packed(source).toLocalIterator(prefetchPartitions=True):
-        batch = unpack(row["header"], bytes(row["data"]))
-        if writer is None:
-            writer = SpoolWriter(files_for(batch))
-        writer.append(0, batch)
+    with contextlib.ExitStack() as kept:
+        for row in packed(source).toLocalIterator(prefetchPartitions=True):
+            batch = unpack(row["header"], bytes(row["data"]))
+            if writer is None:
+                writer = kept.enter_context(SpoolWriter(files_for(batch)))
+            writer.append(0, batch)
+        kept.pop_all()  # whole: it is the caller's now
     if writer is None or writer.signature is None:
         return None, None
     return SpoolReader(writer.descriptors, writer.signature, writer.blocks).arrays(), writer

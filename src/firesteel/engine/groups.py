@@ -17,7 +17,7 @@ from firesteel.core.imports import importing
 from firesteel.core.plan import Exchange
 from firesteel.core.ports import Group
 
-__all__ = ["import_library", "join_group", "meeting_place", "meets_first"]
+__all__ = ["import_library", "join_group", "meeting_place", "meets_first", "modules_of"]
 
 _SERVER = "firesteel.sync.kvstore_server:main"
 
@@ -28,11 +28,16 @@ def meets_first(exchange: Exchange, world: int) -> bool:
     return exchange.is_first or (world > 1 and exchange.library == "gloo" and not _has_gloo())
 
 
+def modules_of(exchange: Exchange, world: int) -> tuple[str, ...]:
+    """What a group of this many needs, and may be imported before it meets."""
+    return ("firesteel.sync.gloo",) if world > 1 and exchange.library == "gloo" and _has_gloo() else ()
+
+
 def import_library(exchange: Exchange, world: int) -> None:
-    """Import what a group of this many needs, before it is waited for: seconds that rows may still take to come."""
-    if world > 1 and exchange.library == "gloo" and _has_gloo():
-        with importing():
-            importlib.import_module("firesteel.sync.gloo")
+    """Import that before the others are waited for: rows may still take as long to come."""
+    with importing():
+        for name in modules_of(exchange, world):
+            importlib.import_module(name)
 
 
 @contextlib.contextmanager

@@ -109,9 +109,12 @@ class Summaries:
 
     def validation(self, tag: str | None) -> Any:
         """Entries of a tag, also under the names that old scripts use for it."""
+        if tag is not None and not self._validation:
+            return None
+        known = {name: name.lower() for name in self._validation if name != "Top5Accuracy"}
         old = {
-            "Top1Accuracy": [name for name in self._validation if name.endswith("Accuracy") and name != "Top5Accuracy"],
-            "AucScore": [name for name in self._validation if name == "AUC"],
+            "Top1Accuracy": [name for name, low in known.items() if low == "acc" or low.endswith("accuracy")],
+            "AucScore": [name for name, low in known.items() if low == "auc"],
         }
         if tag not in self._validation and tag in old and old[tag]:
             tag = old[tag][0]

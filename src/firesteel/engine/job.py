@@ -16,6 +16,7 @@ from firesteel.data.image.column import Images
 from firesteel.data.spool import SpoolWriter
 from firesteel.engine.address import Address
 from firesteel.engine.commits import CommitFiles
+from firesteel.engine.groups import modules_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,8 +75,7 @@ def imports_ahead(plan: Fit) -> tuple[str, ...]:
         return ()  # the others' libraries have threads from their import on
     ahead = getattr(registry.framework(plan.program.framework), "ahead", None)  # an outsider's may be older than this
     found = ahead(plan.program) if ahead is not None else ()
-    shared = ("firesteel.sync.gloo",) if plan.launch.world > 1 else ()
-    return ("firesteel.engine.worker", *found, *shared) if found else ()
+    return ("firesteel.engine.worker", *found, *modules_of(plan.exchange, plan.launch.world)) if found else ()
 
 
 def seat_and_train(seat: Seat, batches: Iterator[pa.RecordBatch], card: TaskCard) -> None:

@@ -25,6 +25,7 @@ from firesteel.cluster.travel import unpack
 from firesteel.cluster.wire import Link, WireError
 from firesteel.core import registry
 from firesteel.core.errors import FiresteelError
+from firesteel.core.imports import importing
 from firesteel.core.program import Program
 from firesteel.sync.server import ParameterServer
 
@@ -115,7 +116,8 @@ class _Process:
         """Bring the replica to life; then do what the driver says, until it hangs up."""
         with os.fdopen(self._program, "rb") as file:
             job: ServerJob = unpack(file.read())
-        framework = registry.framework(job.program.framework)
+        with importing():
+            framework = registry.framework(job.program.framework)
         replica: Any = framework.replica(job.program, "cpu", int(os.environ.get("OMP_NUM_THREADS", "1")))
         replica.seed(job.seed)
         replica.start(job.program.state)

@@ -165,10 +165,10 @@ class Training:
         self._pass("step")
         self.callbacks.call("before_train_iter")
         self.replica.seed(self.plan.seed, self.at.step, self.desk.rank)
-        rate = self.replica.learning_rate
         begin = time.perf_counter()
         step, share = self._weighed(step)
         loss = self.replica.backward(step.batch, share)
+        rate = self.replica.learning_rate  # of the update to come; after a backward some know it without being asked
         middle = time.perf_counter()
         self.desk.beat(is_waiting=True)
         self._pass("agree")

@@ -13,11 +13,11 @@ from firesteel.core import registry
 from firesteel.core.errors import CheckpointError, PlanError
 from firesteel.core.metrics import Metric, as_metrics
 from firesteel.core.optimizers import SGD, OptimMethod
-from firesteel.core.plan import EarlyStopping, Position, Validation, positive
+from firesteel.core.plan import Position, Validation, positive
 from firesteel.core.program import Program
 from firesteel.core.schedules import Plateau
 from firesteel.data.sources import Columns, Source
-from firesteel.engine.callbacks import Callback, find_main
+from firesteel.engine.callbacks import find_main
 from firesteel.engine.files import exists, local_path, read_bytes, write_bytes
 from firesteel.engine.fold import Fold
 from firesteel.engine.history import Curves, History
@@ -25,7 +25,7 @@ from firesteel.frontends.bigdl import saving
 from firesteel.frontends.bigdl.criterions import Criterion
 from firesteel.frontends.bigdl.layer import Layer, as_layer
 from firesteel.frontends.bigdl.preprocessing import shapes_of
-from firesteel.frontends.training import TrainingEstimator, split_stopping
+from firesteel.frontends.training import TrainingEstimator
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -149,17 +149,6 @@ class BigDLEstimator(TrainingEstimator):
 
     def _monitors(self) -> tuple[str, ...]:
         return (*super()._monitors(), *(f"val_{name}" for name in self._measures(None)))
-
-    def _split_callbacks(
-        self, callbacks: Any, stopping: EarlyStopping | None
-    ) -> tuple[tuple[Any, ...], EarlyStopping | None]:
-        rest, found = split_stopping(callbacks, stopping)
-        for each in rest:
-            if not isinstance(each, Callback):
-                kind = type(each).__qualname__
-                raise PlanError(f"callbacks must be firesteel.learn.pytorch.callbacks.Callback, not {kind}")
-        find_main(rest)
-        return rest, found
 
     def _validation(
         self, source: Source | None, size: int | None, own_size: Any, every: Any, trigger: Any, steps: Any

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from firesteel.frontends.bigdl_estimator import BigDLEstimator
+    from firesteel.frontends.framework_estimator import FrameworkEstimator
     from firesteel.frontends.graph_estimator import GraphEstimator
     from firesteel.frontends.keras_estimator import KerasEstimator
     from firesteel.frontends.mxnet_estimator import MXNetEstimator
     from firesteel.frontends.openvino_estimator import OpenVINOEstimator
-    from firesteel.frontends.program_estimator import ProgramEstimator
     from firesteel.frontends.torch_estimator import TorchEstimator
 
 __all__ = ["Estimator"]
@@ -307,7 +307,7 @@ class Estimator:
         seed: int | None = None,
         sync: str = "all-reduce",
         **parts: Any,
-    ) -> ProgramEstimator:
+    ) -> FrameworkEstimator:
         """An estimator of a model of any registered framework: how a framework that Firesteel does not know is used.
 
         Args:
@@ -324,9 +324,9 @@ class Estimator:
             UnknownName: no such framework is registered here; lists those that are.
             PlanError: it does not take this model.
         """
-        from firesteel.frontends.program_estimator import ProgramEstimator
+        from firesteel.frontends.framework_estimator import FrameworkEstimator
 
-        return ProgramEstimator(
+        return FrameworkEstimator(
             framework=framework,
             model=model,
             parts=parts,

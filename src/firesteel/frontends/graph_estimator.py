@@ -182,7 +182,7 @@ class GraphEstimator(TrainingEstimator):
 
     def _monitors(self) -> tuple[str, ...]:
         names = list(self._measures(None))
-        return ("loss", "val_loss", *names, *(f"val_{name}" for name in names))
+        return ("loss", "train_loss", "val_loss", *names, *(f"val_{name}" for name in names))
 
     def _split_callbacks(
         self, callbacks: Any, stopping: EarlyStopping | None
@@ -205,6 +205,10 @@ class GraphEstimator(TrainingEstimator):
 
     def _inputs(self) -> tuple[int, int | None]:
         return len(self._inputs_given), len(self._inputs_given)
+
+    def _outputs(self) -> int | None:
+        ranks = [tensor.shape.rank for tensor in self._labels_given]
+        return None if ranks == [1] else len(ranks)  # a placeholder of one number a row takes no joined ones
 
     def _dtypes(self) -> dict[str, str]:
         return {name: tensor.dtype.name for name, tensor in self._feeds().items()}

@@ -51,6 +51,8 @@ class KerasCallbacks(Callback):
         self._moved: list[tuple[Path, Path]] = []
         self._seen: dict[Path, tuple[int, int]] = {}
         self._step = 0
+        self._step_tested = 0
+        self._is_training = False
 
     def __getstate__(self) -> dict[str, Any]:
         # Opened by replica 0 once it runs, not where it arrives: that would import Keras before its backend is chosen.
@@ -88,12 +90,44 @@ class KerasCallbacks(Callback):
 
     def before_val_epoch(self, runner: Runner) -> None:
         """``on_test_begin``."""
-        runner.follow(lambda: self._list.on_test_begin())
+        self._step_tested = 0
+        runner.follow(lambda: self._opened(runner).on_test_begin())
+
+    def before_val_iter(self, runner: Runner) -> None:
+        """``on_test_batch_begin``, on replica 0 alone: replicas may have different numbers of batches."""
+        if runner.rank == 0:
+            self._list.on_test_batch_begin(self._step_tested)
+
+    def after_val_iter(self, runner: Runner) -> None:
+        """``on_test_batch_end``."""
+        if runner.rank == 0:
+            self._list.on_test_batch_end(self._step_tested)
+            self._step_tested += 1
 
     def after_val_epoch(self, runner: Runner) -> None:
         """``on_test_end``."""
         logs = {name.removeprefix("val_"): value for name, value in runner.stats.items() if name not in _OURS}
         runner.follow(lambda: self._list.on_test_end(logs))
+        self._close_if_alone()
+
+    def before_pred_epoch(self, runner: Runner) -> None:
+        """``on_predict_begin``, in each task."""
+        self._step_tested = 0
+        self._opened(runner).on_predict_begin()
+
+    def before_pred_iter(self, runner: Runner) -> None:
+        """``on_predict_batch_begin``."""
+        self._list.on_predict_batch_begin(self._step_tested)
+
+    def after_pred_iter(self, runner: Runner) -> None:
+        """``on_predict_batch_end``."""
+        self._list.on_predict_batch_end(self._step_tested)
+        self._step_tested += 1
+
+    def after_pred_epoch(self, runner: Runner) -> None:
+        """``on_predict_end``."""
+        self._list.on_predict_end()
+        self._close_if_alone()
 
     def after_run(self, runner: Runner) -> None:
         """``on_train_end``."""
@@ -103,8 +137,21 @@ class KerasCallbacks(Callback):
             self._folder.cleanup()
 
     def _begin(self, runner: Runner) -> None:
+        self._is_training = True
+        self._opened(runner).on_train_begin()
+
+    def _close_if_alone(self) -> None:
+        """After a scoring: files that callbacks wrote there stay there, and are gone with it."""
+        if not self._is_training and self._folder is not None:
+            self._folder.cleanup()
+            self._list = self._folder = None
+
+    def _opened(self, runner: Runner) -> Any:
+        """Keras's list of the callbacks, made where it is needed first."""
         import keras
 
+        if self._list is not None:
+            return self._list
         if self._packed is not None:
             self._callbacks, self._packed = unpack(self._packed), None
         self._redirect()
@@ -114,7 +161,7 @@ class KerasCallbacks(Callback):
         self._list = keras.callbacks.CallbackList(
             [*self._callbacks, last], model=runner.model, epochs=runner.total_epochs
         )
-        self._list.on_train_begin()
+        return self._list
 
     def _in_step(self, runner: Runner, act: Callable[[], None]) -> None:
         if self._is_by_batch:

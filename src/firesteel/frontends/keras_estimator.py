@@ -84,6 +84,7 @@ class KerasEstimator(TrainingEstimator):
             clipping=self._clipping if is_trained else None,
             metrics=self._metrics_now,
             seed=self._seed,
+            is_trained=is_trained,
         )
         if not (model.built and model.weights):
             return program
@@ -130,6 +131,9 @@ class KerasEstimator(TrainingEstimator):
         names = [name for name in model.metrics_names if name != "compile_metrics"]
         compiled = _leaves(model._compile_config.config.get("metrics"))
         names += [each if isinstance(each, str) else getattr(each, "name", None) or each.__name__ for each in compiled]
+        outputs = self._framework.output_names(model) or []
+        if len(outputs) > 1:  # then each has figures of its own
+            names += [f"{output}_{name}" for output in outputs for name in dict.fromkeys(("loss", *names))]
         return (*super()._monitors(), *names, *(f"val_{name}" for name in names))
 
     def _history(self, history: History) -> Any:
@@ -143,14 +147,25 @@ class KerasEstimator(TrainingEstimator):
         from firesteel.data.tf import Dataset
 
         model = self.get_model()
-        names = self._framework.input_names(model)
-        if columns.features is not None and names is not None and sorted(columns.features) == sorted(names):
-            columns = replace(columns, features=tuple(names))
+        columns = self._ordered(columns)
         data = data.xshards if isinstance(data, Dataset) else self._framework.travelling(data, model, self._seed)
         source = super()._source(data, columns, counts_inputs=counts_inputs)
         if isinstance(source, Frame):
             self._check_strings(source)
         return source
+
+    def _ordered(self, columns: Columns) -> Columns:
+        names = self._framework.input_names(self.get_model())
+        if columns.features is not None and names is not None and sorted(columns.features) == sorted(names):
+            columns = replace(columns, features=tuple(names))
+        outputs = self._framework.output_names(self.get_model())
+        if columns.labels is not None and outputs is not None and sorted(columns.labels) == sorted(outputs):
+            columns = replace(columns, labels=tuple(outputs))
+        return columns
+
+    def _outputs(self) -> int | None:
+        found: int | None = self._framework.output_count(self.get_model())
+        return found
 
     def _dtypes(self) -> dict[str, str]:
         found: dict[str, str] = self._framework.string_inputs(self.get_model())

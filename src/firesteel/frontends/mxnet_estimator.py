@@ -16,7 +16,7 @@ from firesteel.engine.callbacks import Callback, Runner, find_main
 from firesteel.engine.files import local_path, read_bytes, write_bytes
 from firesteel.engine.fold import Fold
 from firesteel.engine.history import History
-from firesteel.frontends.training import TrainingEstimator, split_stopping
+from firesteel.frontends.training import TrainingEstimator
 
 __all__ = ["MXNetEstimator", "create_config"]
 
@@ -235,11 +235,7 @@ class MXNetEstimator(TrainingEstimator):
     def _split_callbacks(
         self, callbacks: Any, stopping: EarlyStopping | None
     ) -> tuple[tuple[Any, ...], EarlyStopping | None]:
-        rest, found = split_stopping(callbacks, stopping)
-        for each in rest:
-            if not isinstance(each, Callback):
-                kind = type(each).__qualname__
-                raise PlanError(f"callbacks must be firesteel.learn.pytorch.callbacks.Callback, not {kind}")
+        rest, found = super()._split_callbacks(callbacks, stopping)
         if find_main(rest) is not None:
             raise UnsupportedError("a MainCallback is for torch models; an MXNet model's loss is its loss_creator's")
         return rest, found

@@ -10,12 +10,12 @@ from firesteel.core import registry
 from firesteel.core.errors import CheckpointError, PlanError, UnknownName, UnsupportedError
 from firesteel.core.metrics import as_metrics
 from firesteel.core.optimizers import OptimMethod
-from firesteel.core.plan import EarlyStopping, Exchange, Position, positive
+from firesteel.core.plan import Exchange, Position, positive
 from firesteel.core.program import Program
-from firesteel.engine.callbacks import Callback, find_main
+from firesteel.engine.callbacks import find_main
 from firesteel.engine.files import read_bytes, write_bytes
 from firesteel.engine.fold import Fold
-from firesteel.frontends.training import TrainingEstimator, split_stopping
+from firesteel.frontends.training import TrainingEstimator
 
 __all__ = ["TorchEstimator"]
 
@@ -109,17 +109,6 @@ class TorchEstimator(TrainingEstimator):
 
     def _monitors(self) -> tuple[str, ...]:
         return (*super()._monitors(), *(f"val_{name}" for name in as_metrics(self._metrics)))
-
-    def _split_callbacks(
-        self, callbacks: Any, stopping: EarlyStopping | None
-    ) -> tuple[tuple[Any, ...], EarlyStopping | None]:
-        rest, found = split_stopping(callbacks, stopping)
-        for each in rest:
-            if not isinstance(each, Callback):
-                kind = type(each).__qualname__
-                raise PlanError(f"callbacks must be firesteel.learn.pytorch.callbacks.Callback, not {kind}")
-        find_main(rest)
-        return rest, found
 
     def _inputs(self) -> tuple[int, int | None]:
         """How many inputs the model takes; a creator is asked for a model, for only that knows."""

@@ -32,8 +32,9 @@ from firesteel.core.validation import rows_together
 from firesteel.data.shards import XShards
 from firesteel.data.sources import Columns, Frame, Local, Source, Streamed, as_dataset, is_pandas, is_rdd
 from firesteel.data.sources.arrays import batch_from
+from firesteel.data.tf import Dataset
 from firesteel.engine import checkpoint, export, local
-from firesteel.engine.callbacks import find_main
+from firesteel.engine.callbacks import Callback, find_main
 from firesteel.engine.evaluate import evaluate
 from firesteel.engine.files import local_path
 from firesteel.engine.fit import fit
@@ -117,11 +118,17 @@ class TrainingEstimator(Estimator):
     def _found(self, fold: Fold) -> dict[str, Any]:
         """What an evaluation returns."""
 
-    @abstractmethod
     def _split_callbacks(
         self, callbacks: Any, stopping: EarlyStopping | None
     ) -> tuple[tuple[Any, ...], EarlyStopping | None]:
         """Callbacks that can travel, and the early stopping among them."""
+        rest, found = split_stopping(callbacks, stopping)
+        for each in rest:
+            if not isinstance(each, Callback):
+                kind = type(each).__qualname__
+                raise PlanError(f"callbacks must be firesteel.learn.pytorch.callbacks.Callback, not {kind}")
+        find_main(rest)  # there may be one
+        return rest, found
 
     def _finish(self) -> None:
         """What a framework does at the end of a training, besides."""
@@ -233,6 +240,9 @@ class TrainingEstimator(Estimator):
             raise PlanError("checkpoint_trigger needs a model_dir: pass one when the estimator is made")
         if resume and self._model_dir is None:
             raise PlanError("resume needs a model_dir: pass one when the estimator is made")
+        positive(batch_size, "batch_size", none=True)  # before a job may run over the data
+        positive(steps_per_epoch, "steps_per_epoch", none=True)
+        positive(max_steps, "max_steps", none=True)
         columns = self._columns(feature_cols, label_cols, sample_weight_col, "training")
         is_counted = find_main(listed) is None
         source = self._source(data, columns, counts_inputs=is_counted)
@@ -384,8 +394,12 @@ class TrainingEstimator(Estimator):
         columns = self._columns(feature_cols, None, None, "prediction")
         listed, _ = self._split_callbacks(callbacks, None)
         is_counted = find_main(listed) is None
+        positive(batch_size, "batch_size", none=True)
         # An XShards is scored shard by shard, as it is; an RDD's rows in blocks.
+        is_dataset = isinstance(data, Dataset)
+        data = data.xshards if is_dataset else data
         is_shards = isinstance(data, XShards) or is_rdd(data)
+        columns = self._ordered(columns) if is_shards else columns
         source = None if is_shards else self._source(data, columns, counts_inputs=is_counted)
         size = _checked_size(source, batch_size)
         rows = size or (_DEFAULT_ROWS if limit or isinstance(source, Streamed) else _SCORING_ROWS)
@@ -397,7 +411,8 @@ class TrainingEstimator(Estimator):
                 raise PlanError("steps does not cut an XShards or an RDD; predict on what is wanted of it")
             inputs = self._inputs if is_counted else lambda: (0, None)
             score = local.score_rows if is_rdd(data) else local.score_shards
-            return score(data, scorer, columns, inputs, names)
+            found: Any = score(data, scorer, columns, inputs, names)
+            return found.transform_shard(_predictions) if is_dataset else found
         if isinstance(source, Frame):
             df = source.df if limit is None else source.df.limit(limit * rows)
             return score_frame(df, source.reading, scorer, names, output_schema, vectors=self._vectors)
@@ -593,7 +608,16 @@ class TrainingEstimator(Estimator):
             counts_inputs=counts_inputs,
             takes_strings="string" in wanted.values(),
             dtypes={name: dtype for name, dtype in wanted.items() if dtype != "string"},
+            outputs=self._outputs(),
         )
+
+    def _ordered(self, columns: Columns) -> Columns:
+        """The columns in the order of the model's inputs, where these have names."""
+        return columns
+
+    def _outputs(self) -> int | None:
+        """How many outputs the labels are for; ``None`` where the loss alone knows."""
+        return None
 
     @abstractmethod
     def get_model(self) -> Any:
@@ -670,6 +694,10 @@ def _check_endless(source: Source, steps_per_epoch: Any, max_steps: Any) -> None
 def _launch(world: int, max_failures: int, min_workers: int | None, threads: int | None) -> Launch:
     launch = Launch(world, max_failures=max_failures, min_workers=min_workers, threads=threads)
     return launch if max_failures else replace(launch, max_preemptions=0)  # who wants no loss got over means any
+
+
+def _predictions(shard: Any) -> dict[str, Any]:
+    return {"prediction": shard["prediction"]}
 
 
 def _checked_size(source: Source | None, batch_size: Any) -> int | None:

@@ -48,6 +48,7 @@ def as_dataset(
     counts_inputs: bool = True,
     takes_strings: bool = False,
     dtypes: Mapping[str, str] | None = None,
+    outputs: int | None = None,
 ) -> Source:
     """``data`` as one of the four forms. Runs no job, but for the first shard of an XShards or row of an RDD.
 
@@ -60,8 +61,9 @@ def as_dataset(
         counts_inputs: see there.
         takes_strings: see there.
         dtypes: see there.
+        outputs: see there.
     """
-    asked = Asked(columns, inputs, is_loader, counts_inputs, takes_strings, dtypes)
+    asked = Asked(columns, inputs, is_loader, counts_inputs, takes_strings, dtypes, outputs)
     for kind in _KINDS:
         source: Source | None = kind.take(data, asked)
         if source is not None:

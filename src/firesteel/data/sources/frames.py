@@ -25,7 +25,15 @@ def take(data: Any, asked: Asked) -> Frame | None:
     features, labels = columns.require()
     keys = partial(_map_keys, data)
     reading = make_reading(
-        data.schema, features, labels, columns.weight, asked.inputs(), keys, asked.takes_strings, asked.dtypes
+        data.schema,
+        features,
+        labels,
+        columns.weight,
+        asked.inputs(),
+        keys,
+        asked.takes_strings,
+        asked.dtypes,
+        asked.outputs,
     )
     return Frame(data, reading)
 

@@ -101,6 +101,7 @@ class Asked:
         counts_inputs: whether arrays must be as many as the inputs; not where the user's own code feeds the model.
         takes_strings: whether the model can be fed strings and bytes.
         dtypes: which numbers it wants of columns, by tensor, where not the default ones.
+        outputs: how many outputs labels are for, where that is known: several label columns of one are joined.
     """
 
     columns: Columns
@@ -109,3 +110,4 @@ class Asked:
     counts_inputs: bool = True
     takes_strings: bool = False
     dtypes: Mapping[str, str] | None = None
+    outputs: int | None = None

@@ -49,8 +49,10 @@ def pandas_reading(
         schema = from_arrow_schema(pa.schema([(name, array.type) for name, array in arrays.items()]))
     except PySparkTypeError as error:
         raise SchemaError(f"a column does not become a tensor: {error}") from error
-    strings, dtypes = (False, None) if asked is None else (asked.takes_strings, asked.dtypes)
-    return make_reading(schema, features, labels, columns.weight, inputs, None, strings, dtypes)
+    if asked is None:
+        return make_reading(schema, features, labels, columns.weight, inputs)
+    more = (asked.takes_strings, asked.dtypes, asked.outputs)
+    return make_reading(schema, features, labels, columns.weight, inputs, None, *more)
 
 
 def read_pandas(data: pd.DataFrame, reading: Reading) -> Batch:

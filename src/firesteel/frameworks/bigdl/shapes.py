@@ -73,7 +73,8 @@ class View(Shaping):
             raise PlanError(
                 f"{self.title} gives {wanted} elements, but an input of shape {tuple(values.shape)} has {found}"
             )
-        if found == wanted and not 0 < row_dims < values.dim():
+        has_batch = 0 < row_dims < values.dim() or (not row_dims and values.dim() > 0 and values.shape[0] == 1)
+        if found == wanted and not has_batch:
             return values.reshape(sizes)
         return values.reshape(found // wanted, *sizes)
 

@@ -13,6 +13,7 @@ from firesteel.core.errors import PlanError
 from firesteel.core.program import Program
 from firesteel.frameworks.tfgraph import variables
 from firesteel.frameworks.tfgraph.replica import GraphReplica
+from firesteel.frameworks.tfgraph.serving import newest
 from firesteel.frameworks.tfgraph.sources import Opened, import_meta, open_function, open_graph_def, open_saved_model
 
 __all__ = ["open_elsewhere", "save_saved_model"]
@@ -29,7 +30,7 @@ def open_elsewhere(path: str) -> Opened:
     if os.path.isfile(os.path.join(path, "saved_model.pb")):
         return open_saved_model(path)
     if os.path.isfile(os.path.join(path, "checkpoint")):
-        latest = tf.train.latest_checkpoint(path)
+        latest = newest(path)
         if latest is None or not os.path.isfile(f"{latest}.meta"):
             raise PlanError(f"the folder {path!r} names the checkpoint {latest!r}, and there is no {latest}.meta")
         return _open_checkpoint(latest)

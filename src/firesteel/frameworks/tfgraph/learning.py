@@ -21,6 +21,7 @@ from firesteel.core.plan import Clipping
 from firesteel.core.program import Program
 from firesteel.core.schedules import Plateau
 from firesteel.core.spec import Batch, rows_of
+from firesteel.frameworks.tfgraph.calls import make_call
 from firesteel.frameworks.tfgraph.lbfgs import Memory
 from firesteel.frameworks.tfgraph.methods import Run, check_factors
 from firesteel.frameworks.tfgraph.program import Variable
@@ -292,7 +293,7 @@ class LearningReplica(GraphReplica):
     def _read(self, variables: Sequence[Variable]) -> list[Any]:
         key = ("read", *(variable.name for variable in variables))
         if key not in self._calls:
-            self._calls[key] = self.session.make_callable([self._tensor(variable.read) for variable in variables])
+            self._calls[key] = make_call(self.session, [self._tensor(variable.read) for variable in variables])
         return list(self._calls[key]()) if variables else []
 
     def _write(self, pairs: Sequence[tuple[Variable, Array]]) -> None:
@@ -301,7 +302,7 @@ class LearningReplica(GraphReplica):
         key = ("write", *(variable.name for variable, _ in pairs))
         if key not in self._calls:
             ops = [self.graph.get_operation_by_name(variable.write) for variable, _ in pairs]
-            self._calls[key] = self.session.make_callable(ops, [self._tensor(variable.value) for variable, _ in pairs])
+            self._calls[key] = make_call(self.session, ops, [self._tensor(variable.value) for variable, _ in pairs])
         self._calls[key](*(value for _, value in pairs))
 
 
@@ -373,7 +374,7 @@ class _GraphUpdater(_Updater):
         self._constant = rate if isinstance(rate, float) else None
         self._rate: Any = None
         if isinstance(rate, str):
-            self._rate = replica.session.make_callable(replica._tensor(rate))
+            self._rate = make_call(replica.session, replica._tensor(rate))
         replica.graph.finalize()
 
     def update(self, gradients: list[Array], again: Callable[[], None] | None) -> None:
@@ -526,7 +527,7 @@ class _MethodUpdater(_Updater):
                 ]
         replica.graph.finalize()
         feeds = [feed for run in self._runs for feed in (run.gradient, *run.feeds)]
-        self._step = replica.session.make_callable(done, feeds)
+        self._step = make_call(replica.session, done, feeds)
         for run, flat, buffer, (begin, end) in zip(
             self._runs, replica.read_weights(), self._buffers, self._bounds, strict=True
         ):

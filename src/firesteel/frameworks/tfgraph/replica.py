@@ -12,6 +12,7 @@ import tensorflow as tf
 from firesteel.core.errors import CheckpointError, SchemaError
 from firesteel.core.program import Program
 from firesteel.core.spec import Batch, rows_of
+from firesteel.frameworks.tfgraph.calls import make_call
 from firesteel.frameworks.tfgraph.cutting import needed, op_of
 from firesteel.frameworks.tfgraph.figures import TensorMean
 from firesteel.frameworks.tfgraph.program import Ends, Feed, GraphContent
@@ -158,7 +159,7 @@ class GraphReplica:
             *(self._tensor(feed.tensor) for feed in feeds),
             *beside,
         ]
-        run = self.session.make_callable(fetches, tensors)
+        run = make_call(self.session, fetches, tensors)
         return lambda *arrays: run(*values, *arrays)
 
     def _fetch(self, name: str) -> Any:

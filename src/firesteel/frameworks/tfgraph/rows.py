@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from firesteel.core.program import Program
 from firesteel.core.spec import Batch, rows_of
+from firesteel.frameworks.tfgraph.calls import make_call
 from firesteel.frameworks.tfgraph.columns import ColumnContent
 from firesteel.frameworks.tfgraph.cutting import cut
 from firesteel.frameworks.tfgraph.program import Feed
@@ -73,7 +74,7 @@ class ColumnGraphReplica(GraphReplica):
             stacked = [_stacked(feed) for feed in self._fed_all]
             with _quietly():
                 made = tf.vectorized_map(lambda cells: tuple(self._one(cells)), tuple(stacked))
-            return self.session.make_callable(list(made), stacked)
+            return make_call(self.session, list(made), stacked)
 
     def _loop(self) -> Any:
         with self._more_ops("firesteel_loop"):

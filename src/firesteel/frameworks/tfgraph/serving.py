@@ -12,12 +12,12 @@ from firesteel.core.errors import PlanError, UnknownName
 from firesteel.core.spec import TensorSpec
 from firesteel.frameworks.tfgraph.sources import Opened, tensor_in
 
-__all__ = ["open_checkpoint", "specs_of"]
+__all__ = ["newest", "open_checkpoint", "specs_of"]
 
 
 def open_checkpoint(path: str) -> Opened:
     """The graph and values of a TensorFlow 1 checkpoint: the newest in a folder, or that of this prefix."""
-    prefix = _newest(path) if os.path.isdir(path) else path
+    prefix = newest(path) if os.path.isdir(path) else path
     if prefix is None or not os.path.isfile(f"{prefix}.meta"):
         raise PlanError(f"there is no TensorFlow 1 checkpoint in {path!r}: no file that ends in .meta")
     graph = tf.Graph()
@@ -28,7 +28,7 @@ def open_checkpoint(path: str) -> Opened:
     return Opened(graph, session)
 
 
-def _newest(folder: str) -> str | None:
+def newest(folder: str) -> str | None:
     """The prefix of the newest checkpoint, also in a folder that was moved: TensorFlow notes where it was written."""
     state = tf.train.get_checkpoint_state(folder)
     here = None if state is None else os.path.join(folder, os.path.basename(state.model_checkpoint_path))

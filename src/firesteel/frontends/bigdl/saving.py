@@ -5,6 +5,7 @@ Shared layers are in the list once; a setting or a container names layers by the
 
 from __future__ import annotations
 
+import inspect
 import json
 from typing import Any
 
@@ -31,6 +32,7 @@ from firesteel.frontends.bigdl.tfnet import TFNet
 __all__ = ["describe", "from_description", "load_model", "load_weights", "read_description", "save_model"]
 
 _FORMAT = "firesteel.bigdl"
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _MODULES = (activations, containers, convolution, linear, normalization, pooling, recurrent, shapes, tables)
 _CLASSES: dict[str, type[Layer]] = {name: getattr(module, name) for module in _MODULES for name in module.__all__} | {
     "TFNet": TFNet,
@@ -112,6 +114,8 @@ def _make(entry: dict[str, Any], made: list[Layer]) -> Layer:
     if name not in _CLASSES:
         raise UnsupportedError(f"the model holds a layer {name!r}, which this version does not know")
     settings = {key: _decode(value, made) for key, value in entry["settings"].items()}
+    needed = inspect.signature(_CLASSES[name]).parameters.values()
+    settings = {each.name: None for each in needed if each.default is each.empty and each.kind in _NAMED} | settings
     children = [made[place] for place in entry.get("layers", ())]
     kind = entry.get("bigdl_type", "float")
     layer: Layer

@@ -12,7 +12,7 @@ from firesteel.core.columns import Bound, NotTriedOut, Port, Shape, shape_text
 from firesteel.core.errors import PlanError, SchemaError
 from firesteel.core.spec import TensorSpec
 from firesteel.data.cells import Read
-from firesteel.data.columns import TensorColumn, cast_name, declared, fits
+from firesteel.data.columns import TensorColumn, cast_name, declared, fits, has_spark_type
 from firesteel.frontends.frames.programs import Captured
 from firesteel.frontends.frames.tables import Table, usable
 
@@ -99,12 +99,18 @@ def _check_dtype(port: Port, column: TensorColumn) -> str:
     if not fits(column.dtype, port.dtype):
         raise SchemaError(
             f"column {column.name!r} is {_typed(column)}, but the input {port.name!r} takes {port.dtype}; "
-            f"write col({column.name!r}).cast({cast_name(port.dtype, len(column.cell))!r}), or change the input",
+            f"{_remedy(column, port.dtype)}",
             column=column.name,
             expected=port.dtype,
             found=column.dtype,
         )
     return port.dtype
+
+
+def _remedy(column: TensorColumn, dtype: str) -> str:
+    if not has_spark_type(dtype):
+        return f"change the input, for Spark has no {dtype}"
+    return f"write col({column.name!r}).cast({cast_name(dtype, len(column.cell))!r}), or change the input"
 
 
 def _typed(column: TensorColumn) -> str:
@@ -265,7 +271,7 @@ def _folded_port(port: Port, column: TensorColumn, shape: Shape, verb: str) -> P
     if port.dtype is not None and not _is_same(port.dtype, column.dtype):
         raise SchemaError(
             f"column {column.name!r} is {_typed(column)}, but the input {port.name!r} of {verb} is {port.dtype}, and "
-            f"both must be the same; write col({column.name!r}).cast({cast_name(port.dtype, len(column.cell))!r})",
+            f"both must be the same; {_remedy(column, port.dtype)}",
             column=column.name,
             expected=port.dtype,
             found=column.dtype,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -63,7 +64,7 @@ class KerasSide:
                 made.build(model.input_shape)
             made.set_weights(model.get_weights())
         if model.compiled:
-            made.compile_from_config(model.get_compile_config())
+            _compile_alike(made, model)
         return made
 
     @staticmethod
@@ -169,7 +170,9 @@ class KerasSide:
                 made.load_weights(path)
                 return made
             try:
-                return keras.saving.load_model(path)
+                with contextlib.suppress(TypeError, ValueError):  # a loss of the user's own, that scoring needs not
+                    return keras.saving.load_model(path)
+                return keras.saving.load_model(path, compile=False)
             except (TypeError, ValueError) as error:
                 raise CheckpointError(
                     f"the Keras model cannot be opened here: {str(error).splitlines()[0]} Register its classes "
@@ -194,6 +197,16 @@ class KerasSide:
     def follow(parts: dict[str, Any]) -> dict[str, Any]:
         """The reverse of ``refer``."""
         return {name: _follow(value) for name, value in parts.items()}
+
+
+def _compile_alike(made: Any, model: Any) -> None:
+    """Compile a model as another one is; losses and metrics of the user's own, which no configuration knows, as is."""
+    try:
+        made.compile_from_config(model.get_compile_config())
+    except (TypeError, ValueError):
+        parts = dict(model._compile_config.config)
+        optimizer = model.optimizer
+        made.compile(**{**parts, "optimizer": type(optimizer).from_config(optimizer.get_config())})
 
 
 def _config_of(model: Any) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection
 from typing import Any, Self
 
 from pyspark.ml.param import Param, Params, TypeConverters
 
-from firesteel.core.errors import PlanError, UnknownName
+from firesteel.core.errors import FiresteelError, PlanError, UnknownName
 
 __all__ = ["Stage", "choice", "declare", "flag", "names", "optional", "real", "size", "text", "whole"]
 
@@ -90,6 +91,17 @@ class Stage(Params):
                 raise UnknownName(f"Param of {type(self).__name__}", name, known)
         self._set(**params)
         return self
+
+    def set(self, param: Param[Any], value: Any) -> None:
+        """As in Spark ML; but what is wrong is said by our own errors, which Spark would turn into plain ones."""
+        with contextlib.suppress(TypeError):  # which Spark words itself
+            try:
+                param.typeConverter(value)
+            except FiresteelError:
+                raise
+            except ValueError:
+                pass
+        super().set(param, value)
 
     def _value(self, name: str) -> Any:
         return self.getOrDefault(name)

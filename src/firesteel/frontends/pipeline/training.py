@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -23,9 +24,9 @@ class StageTraining(TrainingEstimator):
 
     asked_replicas = 0
 
+    @abstractmethod
     def _adapted(self, reading: Reading) -> Reading:
         """How rows are brought into the model's shapes and types."""
-        raise NotImplementedError
 
     def _world(self, spark: SparkSession) -> int:
         return self.asked_replicas or nodes(spark)

@@ -11,14 +11,14 @@ from firesteel.core import registry
 from firesteel.core.errors import PlanError, UnsupportedError
 from firesteel.core.plan import EarlyStopping
 from firesteel.core.program import Program
-from firesteel.engine.callbacks import Callback, find_main
+from firesteel.engine.callbacks import find_main
 from firesteel.engine.fold import Fold
-from firesteel.frontends.training import TrainingEstimator, split_stopping
+from firesteel.frontends.training import TrainingEstimator
 
-__all__ = ["ProgramEstimator"]
+__all__ = ["FrameworkEstimator"]
 
 
-class ProgramEstimator(TrainingEstimator):
+class FrameworkEstimator(TrainingEstimator):
     """See ``Estimator.from_framework``."""
 
     _kinds = (
@@ -95,11 +95,7 @@ class ProgramEstimator(TrainingEstimator):
     def _split_callbacks(
         self, callbacks: Any, stopping: EarlyStopping | None
     ) -> tuple[tuple[Any, ...], EarlyStopping | None]:
-        rest, found = split_stopping(callbacks, stopping)
-        for each in rest:
-            if not isinstance(each, Callback):
-                kind = type(each).__qualname__
-                raise PlanError(f"callbacks must be firesteel.learn.pytorch.callbacks.Callback, not {kind}")
+        rest, found = super()._split_callbacks(callbacks, stopping)
         if find_main(rest) is not None:
             raise UnsupportedError("a MainCallback is for torch models")
         return rest, found

@@ -274,7 +274,9 @@ def test_row_weights_and_class_weights() -> None:
     model = Linear(1, 2, False)
     model.set_weights(np.zeros((2, 1)))
     est = Estimator.from_bigdl(model=model, loss=CrossEntropyCriterion(), optimizer=SGD(1.0), workers_per_node=2)
-    est.fit((x, np.array([1, 2])), batch_size=2, class_weight={1: 1, 2: 3}, verbose=0)
+    data = (x, np.array([1, 2]))
+    found = est.fit(data, batch_size=2, class_weight={1: 1, 2: 3}, validation_data=data, verbose=0)
+    assert found["val_loss"][-1] == pytest.approx(est.evaluate(data)["Loss"], rel=1e-6)
     np.testing.assert_allclose((model.get_weights() or [])[0], [[-0.5], [0.5]], atol=1e-6)
 
 

@@ -117,6 +117,14 @@ def test_class_weights_multiply_with_row_weights() -> None:
     np.testing.assert_allclose(model.weight.detach().numpy(), [[0.0], [0.0]], atol=1e-6)
 
 
+def test_class_weights_are_for_learning_alone() -> None:
+    x, y = np.ones((4, 1), np.float32), np.array([0, 1, 1, 1])
+    est = estimator(net([[0.0], [0.0]]), loss=nn.CrossEntropyLoss())
+    options = {"batch_size": 4, "class_weight": {0: 1, 1: 3}, "validation_data": (x, y), "verbose": 0}
+    found = est.fit((x, y), **options)[-1]["val_loss"]
+    assert found == pytest.approx(est.evaluate((x, y))["val_loss"], rel=1e-6)
+
+
 def test_clipping() -> None:
     data = np.array([[3.0, 4.0]] * 2, np.float32), np.zeros(2, np.float32)
     model = net([[0.0, 0.0]])

@@ -201,7 +201,7 @@ FRAME_ERRORS: dict[str, tuple[type[Exception], str, Callable[[Any, DataFrame], A
     "more replicas than slots": (
         NotEnoughSlots,
         "99 replicas.*3 tasks",
-        lambda est, df: estimator(linear(1), workers_per_node=99).fit(df, **XY),
+        lambda est, df: estimator(linear(1), workers_per_node=99).fit(df, validation_data=df, **XY),
     ),
 }
 

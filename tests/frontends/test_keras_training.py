@@ -130,8 +130,10 @@ def test_clipping_and_class_weights(spark: SparkSession) -> None:
     np.testing.assert_allclose(moves[2], [-3, -4], atol=1e-5)
     model = net(1.0, 2, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     data = (np.ones((2, 1), np.float32), np.array([0, 1]))
-    estimator(model).fit(data, epochs=1, batch_size=2, class_weight={0: 1, 1: 3}, verbose=0)
+    est = estimator(model)
+    found = est.fit(data, epochs=1, batch_size=2, class_weight={0: 1, 1: 3}, validation_data=data, verbose=0)
     np.testing.assert_allclose(model.get_weights()[0].reshape(-1), [-0.5, 0.5], atol=1e-6)
+    assert found.history["val_loss"] == [pytest.approx(est.evaluate(data)["loss"], rel=1e-6)]
 
 
 def test_our_own_optimizers_and_other_metrics(frame: DataFrame, tmp_path: Path) -> None:

@@ -163,7 +163,8 @@ class LossyLink(Link):
         return super().receive(room)
 
 
-def test_an_answer_that_is_lost_makes_no_second_update() -> None:
+@pytest.mark.parametrize("is_bound", [True, False])
+def test_an_answer_that_is_lost_makes_no_second_update(is_bound: bool) -> None:
     with serving() as served:
 
         def dial() -> Link:
@@ -172,7 +173,8 @@ def test_an_answer_that_is_lost_makes_no_second_update() -> None:
 
         # Entering takes two answers (the second for the shared memory), a push one.
         LossyLink.count, LossyLink.lost = 0, frozenset({3, 7, 9})
-        one, mine = Client([dial], (0,), patience_seconds=3.0), replica()
+        mine = replica()
+        one = Client([dial], (0,), patience_seconds=3.0, replica=mine if is_bound else None)
         one.enter()
         for step in range(5):
             one.push(gradient_of_ones(mine), step=step)
@@ -183,6 +185,25 @@ def test_an_answer_that_is_lost_makes_no_second_update() -> None:
         one.close()
 
 
+@pytest.mark.parametrize("pair", [socket.socketpair, tcp_pair])
+def test_two_replicas_push_what_each_has_computed(pair: Pair) -> None:
+    """Where memory is shared, gradients lie where the server reads them, and each client's are its own."""
+    with serving(pair=pair) as served:
+        ours = [replica(), replica()]
+        before = [each.gradients()[0].ctypes.data for each in ours]
+        clients = [client(served, name, replica=mine) for name, mine in enumerate(ours)]
+        moved = [mine.gradients()[0].ctypes.data != place for mine, place in zip(ours, before, strict=True)]
+        assert moved == [pair is socket.socketpair] * 2
+        for mine, factor in zip(ours, (1.0, 10.0), strict=True):
+            mine.backward(batch(), factor)
+        for one, mine in [*zip(clients, ours, strict=True)] * 2:
+            one.push(mine.gradients(), step=0, into=(mine.weights(), ()))
+        # Of zeros the loss is 1 and every weight's gradient -2; the rate is a half.
+        assert ours[1].weights()[0].tolist() == [(1 + 10) * 2.0] * 4
+        for one in clients:
+            one.close()
+
+
 def test_a_client_killed_in_the_middle_of_a_push_changes_nothing() -> None:
     with serving(pair=tcp_pair) as served:
         mine, one = replica(), client(served, 1)
@@ -191,7 +212,7 @@ def test_a_client_killed_in_the_middle_of_a_push_changes_nothing() -> None:
         raw = link._socket
         frame = bytearray()
         raw_sendall, link._socket = raw.sendall, type("Tap", (), {"sendall": lambda self, data: frame.extend(data)})()
-        link.send({"kind": "push", "number": 2, "step": 2, "is_empty": False, "pulls": False}, [bytes(16), bytes(8)])
+        link.send({"kind": "push", "number": 2, "step": 2, "is_empty": False, "pulls": False}, [bytes(24)])
         raw_sendall(bytes(frame[: len(frame) - 3]))
         raw.close()
         served.join()
@@ -209,7 +230,7 @@ def test_strange_requests_are_refused_and_the_server_goes_on() -> None:
     strange: list[tuple[dict[str, Any], list[bytes]]] = [
         ({}, []),
         ({"kind": "pull"}, []),
-        ({"kind": "push", "number": 1, "step": 1, "is_empty": False, "pulls": True}, [bytes(16), bytes(8)]),
+        ({"kind": "push", "number": 1, "step": 1, "is_empty": False, "pulls": True}, [bytes(24)]),
         ({"kind": "enter"}, []),
         ({"kind": "enter", "client": 3, "generation": 0, "extras": False, "shares": False}, []),
         ({"kind": "enter", "client": [1], "generation": 4, "extras": False, "shares": False}, []),

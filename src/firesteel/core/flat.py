@@ -127,6 +127,15 @@ class FlatReplica(_Plain, ABC):
         """See ``Trainable``."""
         return [self._gradient]
 
+    def bind_gradients(self, buffers: Sequence[Array]) -> Callable[[], None] | None:
+        """See ``Trainable``."""
+        (buffer,) = buffers
+
+        def use() -> None:
+            self._gradient = buffer
+
+        return use
+
     def update(self, again: Callable[[], None] | None = None) -> None:
         """See ``Trainable``."""
         self.apply(self._gradient, *self._slice)

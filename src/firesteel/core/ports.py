@@ -83,6 +83,14 @@ class Trainable(Replica, Protocol):
         """Flat buffers to be summed over all ranks in place."""
         ...
 
+    def bind_gradients(self, buffers: Sequence[Array]) -> Callable[[], None] | None:
+        """A function after which ``update`` reads its gradients from these buffers, made like ``gradients``'.
+
+        Then nobody copies what another process has laid down there. ``backward`` may write there too. ``None`` where
+        gradients cannot be moved.
+        """
+        ...
+
     def update(self, again: Callable[[], None] | None = None) -> None:
         """Apply the summed gradients with the program's own optimizer.
 

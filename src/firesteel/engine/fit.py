@@ -11,7 +11,7 @@ from firesteel.cluster.coordinator import Coordinator
 from firesteel.cluster.deadlines import Deadlines
 from firesteel.cluster.failure import Budget
 from firesteel.cluster.launch import Lost, launch
-from firesteel.cluster.preflight import bind_address, cores_per_task, driver_address, is_remote
+from firesteel.cluster.preflight import bind_address, check_slots, cores_per_task, driver_address, is_remote
 from firesteel.cluster.travel import pack
 from firesteel.core import moments, registry
 from firesteel.core.errors import PlanError, SchemaError
@@ -72,6 +72,7 @@ def _fit_somewhere(
         from firesteel.engine.remote import fit_remote  # which only Spark Connect needs
 
         return fit_remote(spark, plan, data, validation, outputs, stream=stream, config=config, deadlines=deadlines)
+    check_slots(spark, plan.launch.world)  # before a server starts, or rows are computed for a validation
     if plan.sync in SERVER_SYNCS:
         with Servers(spark, _server_job(plan), may_cut=_may_cut(plan)) as servers:
             return _fit(spark, plan, data, validation, outputs, stream, config, deadlines, servers)

@@ -133,7 +133,8 @@ class _Turn:
     def _enter(self) -> Client:
         if self._client is None:
             name = (self._card.round, self.partition)
-            self._client = Client([partial(dial, each) for each in self._card.servers], name, has_extras=True)
+            dials = [partial(dial, each) for each in self._card.servers]
+            self._client = Client(dials, name, has_extras=True, replica=self._replica)
         return self._client
 
     # --- the loop ---

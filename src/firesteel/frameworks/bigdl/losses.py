@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,11 @@ class CriterionLoss:
         self.has_mass = loss.kind == "mass" and class_weight is None
         self.is_mixed = loss.kind is None and class_weight is None
         """Whether its parts divide by several things, each by its own over the whole step."""
+
+    @cached_property
+    def plain(self) -> CriterionLoss:
+        """The same loss without class weights."""
+        return self if self.class_weight is None else CriterionLoss(self.loss)
 
     def mass(self, target: Any) -> float:
         """What the mean over these targets divides by."""

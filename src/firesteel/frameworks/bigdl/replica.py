@@ -96,11 +96,11 @@ class BigDLReplica(TorchReplica):
             return criterion.masses(self._target(batch), rows_of(batch))
         return super().mass(batch)
 
-    def measure(self, batch: Batch, metrics: Mapping[str, Metric]) -> Any:
-        """See ``Replica``; sums and divisors are arrays where the loss's parts divide by several things."""
+    def _measure(self, batch: Batch, metrics: Mapping[str, Metric]) -> Any:
+        """Sums and divisors are arrays where the loss's parts divide by several things."""
         criterion = self._loss()
         if not (isinstance(criterion, CriterionLoss) and criterion.is_mixed) or self.main is not None or "w" in batch:
-            return super().measure(batch, metrics)
+            return super()._measure(batch, metrics)
         self.model.eval()
         with torch.no_grad():
             output, target = self._call(self.model, batch), self._target(batch)

@@ -74,7 +74,8 @@ class KerasReplica:
                 metric.about = shapes_of(batch)
                 self._accounts.enter(metric)
                 self._check_metrics(batch)
-                self._steps.test(*self._whole(batch))
+                # Class weights are for learning alone, as in Keras.
+                self._steps.test(*self._whole(batch, has_class_weights=False))
 
     def adopt(self, metrics: Mapping[str, Any]) -> None:
         """Let figures that have seen no row yet be of this model all the same."""
@@ -153,6 +154,15 @@ class KerasReplica:
     def gradients(self) -> list[Array]:
         """The gradient buffers, in place."""
         return self._flats
+
+    def bind_gradients(self, buffers: Sequence[Array]) -> Callable[[], None]:
+        """See ``Trainable``."""
+        flats = list(buffers)
+
+        def use() -> None:
+            self._flats = flats
+
+        return use
 
     def update(self, again: Callable[[], None] | None = None) -> None:
         """Apply the agreed gradients with the model's own optimizer."""
@@ -276,20 +286,21 @@ class KerasReplica:
         if own_metrics(self.model):
 
             def run(part: slice) -> None:
-                self._steps.test(*self._whole({name: values[part] for name, values in batch.items()}))
+                some = {name: values[part] for name, values in batch.items()}
+                self._steps.test(*self._whole(some, has_class_weights=False))
 
             check_adds_up(self.model, run, rows)
 
     # --- feeding ---
 
-    def _whole(self, batch: Batch) -> tuple[Any, Any, Any]:
+    def _whole(self, batch: Batch, *, has_class_weights: bool = True) -> tuple[Any, Any, Any]:
         """Inputs, labels and row weights as Keras takes them."""
         y = labels(self.model, batch)
-        return features(self.model, batch), y, self._row_weights(batch, y)
+        return features(self.model, batch), y, self._row_weights(batch, y, has_class_weights=has_class_weights)
 
-    def _row_weights(self, batch: Batch, y: Any) -> Any:
+    def _row_weights(self, batch: Batch, y: Any, *, has_class_weights: bool = True) -> Any:
         weights = batch["w"].reshape(-1).astype(np.float32) if "w" in batch else None
-        table = self._content.class_weight
+        table = self._content.class_weight if has_class_weights else None
         if table is None or y is None:
             return weights
         if isinstance(y, (dict, list)):

@@ -193,6 +193,15 @@ class MXNetReplica:
         """The gradient buffers, in place."""
         return self._flats
 
+    def bind_gradients(self, buffers: Sequence[Array]) -> Callable[[], None]:
+        """See ``Trainable``."""
+        flats = list(buffers)
+
+        def use() -> None:
+            self._flats = flats
+
+        return use
+
     def update(self, again: Callable[[], None] | None = None) -> None:
         """Apply the agreed gradients with the program's own optimizer."""
         trained = self._style.trained

@@ -149,6 +149,17 @@ class LearningReplica(GraphReplica):
         """Flat buffers, in place. L-BFGS asks for the loss too: its share of that comes last."""
         return self._updater.outgoing(self._gradients, self._loss, 0.0 if self._last is None else self._last[1])
 
+    def bind_gradients(self, buffers: Sequence[Array]) -> Callable[[], None] | None:
+        """See ``Trainable``. L-BFGS looks at more than gradients."""
+        if len(buffers) != len(self._buffers):
+            return None
+        gradients = list(buffers)
+
+        def use() -> None:
+            self._gradients = gradients
+
+        return use
+
     def update(self, again: Callable[[], None] | None = None) -> None:
         """Apply the agreed gradients."""
         self._updater.update(self._gradients, again)

@@ -6,7 +6,7 @@ of it is a flat parameter that any elementwise optimizer can update.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,13 +43,23 @@ class Flat:
         self.size = self.offsets[-1]
         self.values = torch.empty(self.size, dtype=first.dtype, device=first.device)
         wide = torch.float64 if first.dtype == torch.float64 else torch.float32
-        self.gradient = torch.zeros(self.size + len(parameters) + 1, dtype=wide)
-        self._mask = self.gradient[self.size : -1].numpy()
-        self._views = []  # of the gradient, one for each parameter: made once, for a step has no time for it
         for parameter, begin, end in zip(parameters, self.offsets, self.offsets[1:], strict=False):
             self.values[begin:end].copy_(parameter.data.reshape(-1))
             parameter.data = self.values[begin:end].view(parameter.shape)
-            self._views.append(self.gradient[begin:end].view(parameter.shape))
+        self.bind(torch.zeros(self.size + len(parameters) + 1, dtype=wide))()
+
+    def bind(self, gradient: torch.Tensor) -> Callable[[], None]:
+        """A function that makes this the gradient buffer. Its views are made here: a step has no time for it."""
+        mask = gradient[self.size : -1].numpy()
+        views = [
+            gradient[begin:end].view(parameter.shape)
+            for parameter, begin, end in zip(self.parameters, self.offsets, self.offsets[1:], strict=False)
+        ]
+
+        def use() -> None:
+            self.gradient, self._mask, self._views = gradient, mask, views
+
+        return use
 
     @property
     def is_shared(self) -> bool:

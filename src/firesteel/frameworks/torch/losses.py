@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -75,6 +76,11 @@ class Criterion:
             and class_weight is None
             and (weights is not None or ignored != -100)
         )
+
+    @cached_property
+    def plain(self) -> Criterion:
+        """The same loss without class weights."""
+        return self if self.class_weight is None else Criterion(self.loss)
 
     def mass(self, target: torch.Tensor) -> float | None:
         """The sum of the weights of these labels; ``None`` for labels that are probabilities."""

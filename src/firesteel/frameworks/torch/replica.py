@@ -74,8 +74,22 @@ class TorchReplica:
                     self.runner.batch, self.runner.output = self._features_tuple(batch), output
         return _named(output)
 
-    def measure(self, batch: Batch, metrics: Mapping[str, Metric]) -> tuple[float, float] | None:
+    def measure(self, batch: Batch, metrics: Mapping[str, Metric]) -> Any:
         """Feed metrics with these rows; the sum of their losses, and what it is divided by. See ``Replica``."""
+        with self._measuring():
+            return self._measure(batch, metrics)
+
+    @contextlib.contextmanager
+    def _measuring(self) -> Iterator[None]:
+        """Class weights are for learning alone: a validation's loss is that of ``evaluate`` on the same rows."""
+        criterion = self._loss()
+        self._criterion = None if criterion is None else criterion.plain
+        try:
+            yield
+        finally:
+            self._criterion = criterion
+
+    def _measure(self, batch: Batch, metrics: Mapping[str, Metric]) -> Any:
         rows = rows_of(batch)
         if rows == 0:
             return (0.0, 0.0) if self._loss() is not None else None
@@ -238,6 +252,16 @@ class TorchReplica:
     def gradients(self) -> list[Array]:
         """The gradient buffers, in place."""
         return [flat.gradient.numpy() for flat in self._flats]
+
+    def bind_gradients(self, buffers: Sequence[Array]) -> Callable[[], None]:
+        """See ``Trainable``."""
+        uses = [flat.bind(torch.from_numpy(array)) for flat, array in zip(self._flats, buffers, strict=True)]
+
+        def use() -> None:
+            for each in uses:
+                each()
+
+        return use
 
     def update(self, again: Callable[[], None] | None = None) -> None:
         """Clip and apply the agreed gradients; see ``Trainable``."""

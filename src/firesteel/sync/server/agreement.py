@@ -40,7 +40,7 @@ class ServerSync(AllReduce):
         # Where the optimizer cannot work on slices, the first server has everything.
         count = len(self._dials)
         is_sliced = count > 1 and replica.bounds(0, count) is not None
-        self._client = Client(self._dials if is_sliced else self._dials[:1], (group.rank,))
+        self._client = Client(self._dials if is_sliced else self._dials[:1], (group.rank,), replica=replica)
         # A number for this gang: ranks of one before it, should they still live, are not heard any more.
         gang = np.array([secrets.randbits(62)], np.int64)
         group.broadcast(gang)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from firesteel.core.errors import FiresteelError, SyncError
+from firesteel.core.ports import Trainable
 from firesteel.sync.server.layout import Layout
 from firesteel.sync.server.memory import SharedBuffers, can_share
 from firesteel.sync.server.serving import Line
@@ -38,6 +39,7 @@ class Client:
         dials: how each server is reached, in the order of their slices.
         name: who this is: numbers of pushes are kept by it, also when the process is another one.
         has_extras: whether the state outside the gradient (batch-norm's means) is the server's too.
+        replica: whose gradients are pushed: where memory is shared with the server, they are kept there.
         patience_seconds: how long to try to reach a server.
     """
 
@@ -47,10 +49,11 @@ class Client:
         name: Sequence[int],
         *,
         has_extras: bool = False,
+        replica: Trainable | None = None,
         patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
         self._ends = [
-            _End(dial, list(name), has_extras=has_extras and place == 0, patience_seconds=patience_seconds)
+            _End(dial, list(name), replica, has_extras=has_extras and place == 0, patience_seconds=patience_seconds)
             for place, dial in enumerate(dials)
         ]
         self.pushes = 0
@@ -120,10 +123,13 @@ class Client:
 class _End:
     """The connection to one server."""
 
-    def __init__(self, dial: Dial, name: list[int], *, has_extras: bool, patience_seconds: float) -> None:
+    def __init__(
+        self, dial: Dial, name: list[int], replica: Trainable | None, *, has_extras: bool, patience_seconds: float
+    ) -> None:
         self.applied = 0
         self._dial = dial
         self._name = name
+        self._replica = replica
         self._has_extras = has_extras
         self._patience_seconds = patience_seconds
         self._line: Line | None = None
@@ -269,6 +275,14 @@ class _End:
         if answer["shares"]:
             self._memory = SharedBuffers.make(self._layout, line.fileno())
             _answer(line)
+            self._settle_gradients(self._layout, self._memory)
+
+    def _settle_gradients(self, layout: Layout, memory: SharedBuffers) -> None:
+        """The next backward writes where the server reads; what lies elsewhere by then is copied as it is pushed."""
+        if self._replica is not None and layout.is_whole:
+            use = self._replica.bind_gradients(layout.as_gradients(memory.push))
+            if use is not None:
+                use()
 
     def _hang_up(self) -> None:
         if self._line is not None:

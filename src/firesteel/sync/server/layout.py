@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -48,14 +49,25 @@ class Layout:
         """Plain JSON values."""
         return {name: [list(pair) for pair in getattr(self, name)] for name in ("weights", "gradients", "bounds")}
 
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether one server has everything: then a push is the gradient buffers as they are."""
+        return all(bound == (0, length) for bound, (_, length) in zip(self.bounds, self.weights, strict=True))
+
     @property
     def push_bytes(self) -> list[int]:
         """The length of each buffer of a push."""
+        if self.is_whole:
+            return [length * np.dtype(dtype).itemsize for dtype, length in self.gradients]
         found = []
         for (dtype, length), (_, weights), (begin, end) in zip(self.gradients, self.weights, self.bounds, strict=True):
             size = np.dtype(dtype).itemsize
             found += [(end - begin) * size, (length - weights) * size]
         return found
+
+    def as_gradients(self, pushed: Sequence[Array]) -> list[Array]:
+        """Bytes of a push as gradient buffers, where it ``is_whole``."""
+        return [each.view(dtype) for each, (dtype, _) in zip(pushed, self.gradients, strict=True)]
 
     @property
     def pull_bytes(self) -> list[int]:
@@ -68,6 +80,8 @@ class Layout:
     def of_gradients(self, arrays: Sequence[Array]) -> list[Array]:
         """The runs that a push consists of: views of a replica's gradient buffers."""
         self._check(arrays, self.gradients, "gradients")
+        if self.is_whole:
+            return list(arrays)
         found = []
         for array, (_, weights), (begin, end) in zip(arrays, self.weights, self.bounds, strict=True):
             found += [array[begin:end], array[weights:]]

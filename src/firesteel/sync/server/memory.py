@@ -82,13 +82,14 @@ class SharedBuffers:
                 os.close(each)
         return cls(layout, mapped)
 
+    @property
+    def push(self) -> list[Array]:
+        """Where gradients lie, as bytes: a replica may keep its own there."""
+        return self._push
+
     def put_push(self, arrays: Sequence[Array]) -> None:
         """Client: lay the gradients down."""
         _copy(self._push, [_bytes(array) for array in arrays])
-
-    def push_into(self, arrays: Sequence[Array]) -> None:
-        """Server: take the gradients over."""
-        _copy([_bytes(array) for array in arrays], self._push)
 
     def put_pull(self, arrays: Sequence[Array]) -> None:
         """Server: lay the weights down."""
@@ -101,7 +102,8 @@ class SharedBuffers:
 
 def _copy(targets: Sequence[Array], sources: Sequence[Array]) -> None:
     for target, source in zip(targets, sources, strict=True):
-        np.copyto(target, source)
+        if target.ctypes.data != source.ctypes.data:
+            np.copyto(target, source)
 
 
 def _bytes(array: Array) -> Array:

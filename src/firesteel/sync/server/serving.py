@@ -80,7 +80,6 @@ class ParameterServer:
         self._part = (0, 1)
         self._tell = tell
         self._layout: Layout | None = None
-        self._gradients: list[Array] = []
         self._gang = 0
         self._step = 0
         self._is_broken = ""
@@ -99,14 +98,13 @@ class ParameterServer:
             prepare(batch)
         # Of no rows: then the gradients are there, and zero.
         self._replica.backward(batch or {"x0": np.zeros(0, np.float32)}, 0.0)
-        self._gradients = self._replica.gradients()
         bounds = None
         if self._part[1] > 1:
             bounds = self._replica.bounds(*self._part)
             if bounds is None:
                 raise SyncError("this optimizer does not work on slices: it needs one server, not several")
             self._replica.take_slice(bounds)
-        self._layout = Layout.of(self._replica.weights(), self._gradients, bounds)
+        self._layout = Layout.of(self._replica.weights(), self._replica.gradients(), bounds)
 
     def serve(self, line: Line) -> None:
         """Answer one client until it leaves. Runs in a thread of its own; raises only what the connection raises."""
@@ -178,8 +176,21 @@ class ParameterServer:
         if message["shares"] and can_share(client.line.fileno()):
             client.line.send({"shares": True, **about})
             client.memory = SharedBuffers.take(self._layout, client.line.fileno())
-            return {}, ()
-        return {"shares": False, **about}, ()
+            about = {}
+        client.take_gradients = self._taker(client.pushed, self._layout)
+        return {"shares": False, **about} if about else {}, ()
+
+    def _taker(self, pushed: Sequence[Array], layout: Layout) -> Callable[[], None]:
+        """How the replica gets at what a client pushes: where it lies, or where only a slice is pushed, copied."""
+        use = self._replica.bind_gradients(layout.as_gradients(pushed)) if layout.is_whole else None
+        if use is not None:
+            return use
+
+        def copy() -> None:
+            for target, source in zip(layout.of_gradients(self._replica.gradients()), pushed, strict=True):
+                np.copyto(target.view(np.uint8), source)
+
+        return copy
 
     def _push(
         self, client: _Client, message: dict[str, Any], buffers: Sequence[Any]
@@ -192,7 +203,7 @@ class ParameterServer:
             self._check_gang(client)  # it may have changed since this client came
             if self._clock.is_new(name, number):
                 if not message["is_empty"]:
-                    self._apply(client, layout)
+                    self._apply(client)
                     extras = buffers[len(buffers) - len(client.extra_bytes) :]
                     if extras:
                         self._replica.load_buffers([np.frombuffer(each, np.float64) for each in extras])
@@ -205,14 +216,9 @@ class ParameterServer:
         if client.gang != self._gang:
             raise SyncError("a client of another gang than the one at work")
 
-    def _apply(self, client: _Client, layout: Layout) -> None:
-        targets = layout.of_gradients(self._gradients)
-        if client.memory is not None:
-            client.memory.push_into(targets)
-        else:
-            for target, source in zip(targets, client.gradients(layout), strict=True):
-                np.copyto(target.view(np.uint8), source)
+    def _apply(self, client: _Client) -> None:
         try:
+            client.take_gradients()
             self._replica.update()
         except Exception as error:
             # Half an update is no state to go on from.
@@ -290,6 +296,8 @@ class _Client:
         self.memory: SharedBuffers | None = None
         self.extra_bytes: list[int] = []
         """Lengths of the state outside the gradient, where this client sends and gets it."""
+        self.take_gradients: Callable[[], None] = _nothing
+        """Before an update: lets the replica read what this client has pushed."""
         self._received: list[memoryview] = []
         self._sent: list[Array] = []
 
@@ -304,13 +312,23 @@ class _Client:
         wanted = [] if self.memory is not None else self.layout.push_bytes
         if lengths != [*wanted, *self.extra_bytes]:
             raise SyncError("a push of another size than the program's gradients")
-        if not self._received:
-            self._received = [memoryview(bytearray(size)) for size in lengths]
-        return self._received
+        return self._places()
 
-    def gradients(self, layout: Layout) -> list[Array]:
-        """The last push, as bytes."""
-        return [np.frombuffer(each, np.uint8) for each in self._received[: len(layout.push_bytes)]]
+    @property
+    def pushed(self) -> list[Array]:
+        """Where this client's pushes come to lie, as bytes."""
+        assert self.layout is not None
+        if self.memory is not None:
+            return self.memory.push
+        return [np.frombuffer(each, np.uint8) for each in self._places()[: len(self.layout.push_bytes)]]
+
+    def _places(self) -> list[memoryview]:
+        """Of all buffers that this client sends."""
+        assert self.layout is not None
+        if not self._received:
+            sent = [] if self.memory is not None else self.layout.push_bytes
+            self._received = [memoryview(bytearray(size)) for size in (*sent, *self.extra_bytes)]
+        return self._received
 
     def copied(self, weights: Sequence[Array]) -> list[Any]:
         """The weights as they are now, in buffers of this connection."""
@@ -319,6 +337,10 @@ class _Client:
         for mine, each in zip(self._sent, weights, strict=True):
             np.copyto(mine, each)
         return [_as_bytes(each) for each in self._sent]
+
+
+def _nothing() -> None:
+    """Of a client that has not entered."""
 
 
 def _as_bytes(array: Array) -> memoryview:

@@ -22,6 +22,13 @@ def line() -> Any:
     return tf.reduce_mean(tf.multiply(x, w, name="out"))
 
 
+def remainder() -> Any:
+    """What is left of whole numbers by a thousand."""
+    ids = tf.placeholder(tf.int32, [None, 1], name="ids")
+    tf.identity(ids % 1000, name="rest")
+    return tf.constant(0.0)
+
+
 def classifier() -> Any:
     """10-12-7-1 with a sigmoid at the end; its tensor is ``outer/Sigmoid:0``."""
     x = tf.placeholder(tf.float32, [None, 10], name="x")

@@ -84,6 +84,10 @@ def test_cells_of_all_kinds():
     assert rows["n"].tolist() == [1, 2]
     texts = tfs.map_rows(tfs.program(lambda s: {"t": s + "!"}), frame, schema="t string")
     assert texts["t"].tolist() == ["a!", "b!"]
+    with graph() as tf:  # TensorFlow knows bytes; what is declared to be text is text
+        joined = tf.strings.join([tf.placeholder(tf.string, [None], name="s"), "é"], name="t")
+        assert tfs.map_blocks(joined, frame)["t"].tolist() == ["aé".encode(), "bé".encode()]
+        assert tfs.map_blocks(joined, frame, schema="t string")["t"].tolist() == ["aé", "bé"]
     with pytest.raises(SchemaError, match="'when' is timestamp"):
         tfs.map_rows(tfs.program(lambda when: {"q": when}), frame)
     with pytest.raises(SchemaError, match=r"'x' has cells of no one type"):

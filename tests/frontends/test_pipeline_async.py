@@ -431,6 +431,15 @@ def test_a_cross_validator_finds_the_better_rate(classes: DataFrame) -> None:
 # --- scoring and saving -----------------------------------------------------------------------------------------------
 
 
+def test_large_whole_numbers_reach_a_tensor_of_whole_numbers(spark: SparkSession) -> None:
+    """A float32 counts to 2^24; ids in vectors of doubles go beyond."""
+    numbers = [2**24 + 1, 2**30 + 7, 3]
+    df = spark.createDataFrame([(Vectors.dense([float(number)]),) for number in numbers], ["x"])
+    model = SparkAsyncDLModel(inputCol="x", modelJson=build_graph(graphs.remainder), tfInput="ids:0", tfOutput="rest:0")
+    found = [row.predicted for row in model.transform(df).collect()]
+    assert found == [number % 1000 for number in numbers]
+
+
 def test_types_are_known_before_anything_runs(spark: SparkSession, jobs: Callable[[], int]) -> None:
     text = build_graph(graphs.ends)
     df = spark.createDataFrame([(i, [float(i)] * 4) for i in range(5)], "id long, x array<double>").repartition(4)

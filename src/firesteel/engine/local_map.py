@@ -39,7 +39,20 @@ def _cells(parts: Sequence[Any], spec: TensorSpec) -> Any:
         is_number = not spec.shape and spec.dtype not in ("string", "binary")
         return np.empty(0, spec.dtype if is_number else object)
     whole = [to_cells(part, len(part)) for part in parts]
-    return whole[0] if len(whole) == 1 else np.concatenate(whole)
+    cells = whole[0] if len(whole) == 1 else np.concatenate(whole)
+    return _text(cells) if spec.dtype == "string" else cells
+
+
+def _text(cells: Any) -> Any:
+    """Strings where a framework, which knows bytes alone, gave these for what was declared to be text."""
+    if isinstance(cells, bytes):
+        return cells.decode()
+    if not isinstance(cells, np.ndarray):
+        return cells
+    found = np.empty(cells.shape, object)
+    for place in np.ndindex(cells.shape):
+        found[place] = _text(cells[place])
+    return found
 
 
 def output_frame(frame: pd.DataFrame, plan: Map, cells: Sequence[Any]) -> pd.DataFrame:

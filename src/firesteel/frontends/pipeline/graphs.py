@@ -78,6 +78,10 @@ def scoring_program(
     return program
 
 
+# Doubles are read as float32, but for tensors that would see the difference: a float32 counts to 2^24.
+_WIDE = ("float64", "int32", "uint32", "int64", "uint64")
+
+
 def feeds_of(program: Program) -> dict[str, Any]:
     """The tensors that rows are fed to, by the names of a batch's arrays."""
     return {feed.name: feed for feed in program.content.ends.feeds}
@@ -91,7 +95,7 @@ def read_columns(df: DataFrame, features: str, label: str | None, feeds: Mapping
 
 def _fitted(tensor: Tensor, feed: Any) -> Tensor:
     (column,) = tensor.columns
-    if feed.dtype == "float64" and column.dtype == "float32":
+    if feed.dtype in _WIDE and column.dtype == "float32":
         column = replace(column, dtype="float64")
     row = None if feed.shape is None else tuple(feed.shape[1:])
     shape = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from benchmarks import data
@@ -18,41 +19,49 @@ __all__ = ["cases"]
 _WIDTH, _EPOCHS = 784, 10
 # What SparkAsyncDL takes when it is not told, and what its document's example says.
 _BATCHES = (128, 300)
-_OURS, _ELEPHAS = "SparkAsyncDL", "elephas 7.3, hogwild"
+_OURS, _HTTP, _SOCKET = "SparkAsyncDL", "elephas 7.3, http (its default)", "elephas 7.3, sockets"
 
 
 def cases(bench: Bench) -> Iterator[Case]:
-    """One case: the same rows and model, two partitions, a push and a pull for every batch; each turn a process."""
+    """The same rows and model, two partitions, a push and a pull for every batch; each turn is a process."""
     bench.stop_spark()
     rows = bench.rows(60_000)
     folder = save_arrays(bench.folder, rows)
     data.array_parquet(folder, rows, _WIDTH)
-    parquet = folder / f"array-{rows}x{_WIDTH}"
+    for batch in _BATCHES:
+        yield _case(rows, batch, folder)
 
+
+def _case(rows: int, batch: int, folder: Path) -> Case:
     def ours() -> Sample:
-        return _turn(sys.executable, "async_peer", parquet)
+        return _turn(sys.executable, "async_peer", folder / f"array-{rows}x{_WIDTH}", batch)
 
-    def elephas() -> Sample:
+    def elephas(server: str) -> Sample:
         environment = ENVIRONMENTS["elephas"]
         python = python_of(environment, lambda line: print(line, flush=True))
         # Its workers find nothing of the project.
-        return _turn(python, "elephas_async_peer", folder, {"PYTHONPATH": str(PEERS)})
+        return _turn(python, "elephas_async_peer", folder, batch, "--server", server, PYTHONPATH=str(PEERS))
 
-    subjects: dict[str, Callable[[], Sample]] = {_ELEPHAS: elephas, _OURS: ours}
-    yield Case(
-        title="Asynchronous training of a Spark ML stage",
+    subjects: dict[str, Callable[[], Sample]] = {
+        _HTTP: partial(elephas, "http"),
+        _SOCKET: partial(elephas, "socket"),
+        _OURS: ours,
+    }
+    return Case(
+        title=f"Asynchronous training of a Spark ML stage, batches of {batch}",
         about=f"{rows:,} rows of {_WIDTH} floats in {REPLICAS} partitions, {_WIDTH} → 256 → 256 → 10, Adam, batches of "
-        f"{_BATCH}, {_EPOCHS} passes, gradients or differences pushed to the server after every batch. The second fit "
+        f"{batch}, {_EPOCHS} passes, gradients or differences pushed to the server after every batch. The second fit "
         f"of a process, whole. elephas takes arrays of the driver, SparkAsyncDL a DataFrame of vectors from Parquet.",
         figures={
-            "rate": Figure("asynchronous fit", "rows/s", _ELEPHAS, {_OURS: Goal(least=3.0)}),
+            "rate": Figure("asynchronous fit", "rows/s", _HTTP, {_OURS: Goal(least=3.0)}),
+            "of_socket": Figure("asynchronous fit", "rows/s", _SOCKET, {}),
         },
         subjects=subjects,
         warmups=0,  # the first fit of each process is not counted
     )
 
 
-def _turn(python: str, name: str, path: Path, variables: dict[str, str] | None = None) -> Sample:
-    command = [python, str(PEERS / f"{name}.py"), "--data", str(path), "--batch", str(_BATCH), "--epochs", str(_EPOCHS)]
-    found = run_json(command, {"OMP_NUM_THREADS": "1", **(variables or {})}, path.parent)
-    return {"rate": float(found["rate"])}
+def _turn(python: str, name: str, path: Path, batch: int, *more: str, **variables: str) -> Sample:
+    command = [python, str(PEERS / f"{name}.py"), "--data", str(path), "--batch", str(batch), "--epochs", str(_EPOCHS)]
+    found = run_json([*command, *more], {"OMP_NUM_THREADS": "1", **variables}, path.parent)
+    return {"rate": float(found["rate"]), "of_socket": float(found["rate"])}

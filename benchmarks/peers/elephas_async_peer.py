@@ -24,6 +24,7 @@ def main():
     parser.add_argument("--data", type=Path, required=True, help="folder with features.npy and labels.npy")
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--epochs", type=int, required=True)
+    parser.add_argument("--server", choices=("http", "socket"), default="http", help="which of its two; its default")
     options = parser.parse_args()
     tf.config.threading.set_intra_op_parallelism_threads(1)
     conf = SparkConf().setMaster("local[2]").set("spark.driver.memory", "4g")
@@ -37,7 +38,8 @@ def main():
         loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(optimizer=tf.keras.optimizers.Adam(0.001), loss=loss)
         rdd = to_simple_rdd(context, features, labels)
-        trained = SparkModel(model, mode="hogwild", frequency="batch", num_workers=2, parameter_server_mode="socket")
+        about = {"frequency": "batch", "num_workers": 2, "parameter_server_mode": options.server}
+        trained = SparkModel(model, mode="hogwild", **about)
         begin = time.perf_counter()
         trained.fit(rdd, epochs=options.epochs, batch_size=options.batch, verbose=0, validation_split=0.0)
         seconds = time.perf_counter() - begin

@@ -209,6 +209,12 @@ def test_transform_and_a_new_process_give_the_frameworks_own_numbers(
         """,
         tmp_path,
     )
+    judge = DLModel(Hidden(), task="multiclass", fromLogits=True, device="cpu")
+    with pytest.raises(PlanError, match="has not been fitted or transformed with"):
+        judge.save(str(tmp_path / "judge"))
+    wanted = [row.prediction for row in judge.transform(in_order).collect()]  # columns known without a look at a row
+    judge.save(str(tmp_path / "judge"))
+    assert [row.prediction for row in DLModel.load(str(tmp_path / "judge")).transform(in_order).collect()] == wanted
     graph = PipelineModel.load(str(tmp_path / "graph")).stages[0]
     with pytest.raises(UnsupportedError, match="saved as a graph"):
         graph.model  # noqa: B018

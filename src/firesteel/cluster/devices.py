@@ -94,9 +94,14 @@ def share_gpus(
     return shares
 
 
-def task_device() -> str:
-    """What this task computes on: the first GPU that Spark gave it, as torch writes that, else ``"cpu"``."""
+def task_device(wanted: str = "auto") -> str:
+    """What this task computes on: the first GPU that Spark gave it, as torch writes that, else ``"cpu"``.
+
+    Who asks for ``"cuda"`` gets the host's first where Spark gave none; who asks for ``"cpu"`` gets that.
+    """
     from pyspark import TaskContext
 
+    if wanted == "cpu":
+        return wanted
     gpus = task_gpus(TaskContext.get())
-    return f"cuda:{gpus[0]}" if gpus else "cpu"
+    return f"cuda:{gpus[0]}" if gpus else "cpu" if wanted == "auto" else wanted

@@ -296,6 +296,7 @@ class Map:
         is_trimmed: only the outputs are kept, of which a block may give any number of rows.
         feeds: the program's input and the column that it is fed with, where they go by name.
         outputs: the outputs, where they are known.
+        device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
     """
 
     program: Program
@@ -306,6 +307,7 @@ class Map:
     is_trimmed: bool = False
     feeds: tuple[tuple[str, str], ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
+    device: str = "auto"
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,7 @@ class Scorer:
     batch_size: int
     threads: int
     sys_path: tuple[str, ...]
+    device: str = "auto"
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Callable[[Batch], Outputs]]:
@@ -69,7 +70,7 @@ class Scorer:
 
     def wake(self) -> Living:
         """The program alive in this task's process, which keeps it."""
-        device = task_device()
+        device = task_device(self.device)
         key = f"{self.parcel.digest} on {device}"
         living = _living.pop(key, None) or self._bring_to_life(self.threads, device)
         _living[key] = living
@@ -128,7 +129,8 @@ def make_scorer(spark: SparkSession, plan: Map | Reduce, callbacks: Sequence[Any
     """Pack a plan for the workers. Driver only."""
     payload = pack_object((plan, tuple(callbacks), dict(config or {})), "the program")
     reach = tuple(path for path in sys.path if path)
-    return Scorer(Parcel.of(spark, [payload]), plan.program.framework, plan.batch_size, cores_per_task(spark), reach)
+    parcel, device = Parcel.of(spark, [payload]), getattr(plan, "device", "auto")
+    return Scorer(parcel, plan.program.framework, plan.batch_size, cores_per_task(spark), reach, device)
 
 
 def pieces(batch: Batch, size: int) -> Iterator[Batch]:

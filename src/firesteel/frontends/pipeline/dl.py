@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Estimator, Model
@@ -197,8 +198,7 @@ class DLEstimator(_Common, Estimator[Any], MLReadable[Any], MLWritable):
         trained = DLModel(side.settled(estimator.get_model()), config=self._given.config)
         trained._path = self._given.path
         trained._history = history
-        if row is not None:
-            trained._samples = [(list(each.shape[1:]), each.dtype.str) for each in row.values()]
+        trained._remember(row)
         self._copyValues(trained)
         return trained
 
@@ -281,6 +281,7 @@ class DLModel(_Common, Model, MLReadable[Any], MLWritable):
         self._path = self._given.path
         self._history: dict[str, list[float]] | None = None
         self._samples: list[tuple[list[int], str]] | None = None
+        self._look: Callable[[], dict[str, Any] | None] | None = None
         self._is_graph = False
         self._opened: tuple[Any, Any] | None = None
         self._scorers: dict[Any, Scorer] = {}
@@ -322,6 +323,7 @@ class DLModel(_Common, Model, MLReadable[Any], MLWritable):
         reading = self._reading(dataset, side, model, [], None)
         check_new(dataset, finish.names)
         scorer = self._scorer(dataset, side, model, finish)
+        self._look = partial(sample, dataset, reading)
         schema = finish.known_schema() or self._schema(dataset, reading, scorer, finish)
         return score_frame(dataset, reading, scorer, finish.names, schema)
 
@@ -334,9 +336,11 @@ class DLModel(_Common, Model, MLReadable[Any], MLWritable):
         """Packed once, so that processes know it again."""
         spark = dataset.sparkSession
         rows = self._value("inferenceBatchSize") or _ROWS
-        key = (finish, rows, str(getattr(spark, "session_id", id(spark))))
+        device = self._value("device")
+        key = (finish, rows, device, str(getattr(spark, "session_id", id(spark))))
         if key not in self._scorers:
-            self._scorers[key] = make_scorer(spark, Map(side.program(model), rows, finish.names, finish))
+            plan = Map(side.program(model), rows, finish.names, finish, device=device)
+            self._scorers[key] = make_scorer(spark, plan)
         return self._scorers[key]
 
     def _schema(self, dataset: DataFrame, reading: Reading, scorer: Scorer, finish: Finish) -> Any:
@@ -352,9 +356,14 @@ class DLModel(_Common, Model, MLReadable[Any], MLWritable):
                     "the DataFrame has no rows, and how long its vectors are is not known, so the output's type is not "
                     "known either; transform some rows first"
                 )
-            self._samples = self._samples or [(list(each.shape[1:]), each.dtype.str) for each in batch.values()]
+            self._remember(batch)
             self._schemas[key] = finish.schema(scorer.try_out(batch))
         return self._schemas[key]
+
+    def _remember(self, batch: dict[str, Any] | None) -> None:
+        """What a row of inputs looks like: a model whose class cannot be imported is saved as what it does to one."""
+        if self._samples is None and batch is not None:
+            self._samples = [(list(each.shape[1:]), each.dtype.str) for each in batch.values()]
 
     # --- Spark ML ---
 
@@ -381,9 +390,19 @@ class DLModel(_Common, Model, MLReadable[Any], MLWritable):
     def _contents(self) -> tuple[dict[str, Any], dict[str, bytes], set[str]]:
         side, model = self._open()
         function = None if self._path is None else self._path
-        facts, files = ({"form": "function"}, side.weights(model)) if function else side.save(model, self._samples)
+        facts, files = ({"form": "function"}, side.weights(model)) if function else self._saved(side, model)
         about = {"framework": side.name, "function": function, "config": self._given.config}
         return {**about, **facts, "history": self._history, "samples": self._samples}, files, set()
+
+    def _saved(self, side: Any, model: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
+        try:
+            found: tuple[dict[str, Any], dict[str, bytes]] = side.save(model, self._samples)
+        except PlanError:
+            if self._samples is not None or self._look is None:
+                raise
+            self._remember(self._look())  # a row of what was transformed last
+            found = side.save(model, self._samples)
+        return found
 
     @classmethod
     def _from_contents(cls, facts: dict[str, Any], fetch: Fetch, model: Any = None) -> DLModel:

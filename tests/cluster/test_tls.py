@@ -270,7 +270,7 @@ def test_a_byte_now_and_then_does_not_win_time(sockets, certificate) -> None:
     took_seconds = time.monotonic() - start
     is_over.set()
     dripping()
-    assert took_seconds < 1.5
+    assert took_seconds < 3
 
 
 def test_the_key_is_on_disk_only_encrypted_and_for_a_moment(tmp_path: Path, monkeypatch) -> None:

@@ -351,7 +351,7 @@ def test_a_byte_now_and_then_does_not_win_time(ends) -> None:
     took_seconds = time.monotonic() - start
     is_over.set()
     dripping.join()
-    assert took_seconds < 1.5
+    assert took_seconds < 3
 
 
 def test_proofs_are_compared_in_constant_time(ends, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,7 +164,7 @@ def test_a_chief_that_exports_for_long_is_waited_for_and_others_are_not(sc: Spar
     assert target.read_text() == "whole"
     began = time.monotonic()
     cluster.shutdown(grace_secs=30)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 5
 
 
 def test_memory_is_bounded_where_a_node_is_slow(sc: SparkContext, tmp_path: Path) -> None:

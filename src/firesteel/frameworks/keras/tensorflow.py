@@ -139,12 +139,12 @@ class _Compiled:
         tensors = [leaf for leaf in tf.nest.flatten(args) if leaf is not None]
         key = tuple((tensor.dtype, tuple(tensor.shape)) for tensor in tensors)
         trace = self._traces.get(key)
-        if trace is not None:
-            return trace._call_flat(tensors, trace.captured_inputs)
-        found = self._function(*args)
-        if len(self._traces) < _TRACES:
-            self._traces[key] = self._function.get_concrete_function(*args)
-        return found
+        if trace is None and len(self._traces) < _TRACES:
+            # Not by a call: TensorFlow sees those alone that trace, and would warn that all do.
+            trace = self._traces[key] = self._function.get_concrete_function(*args)
+        if trace is None:
+            return self._function(*args)
+        return trace._call_flat(tensors, trace.captured_inputs)
 
 
 def _flat(gradient: Any, variable: Any) -> Any:

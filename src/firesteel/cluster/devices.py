@@ -101,7 +101,7 @@ def task_device(wanted: str = "auto") -> str:
     """
     from pyspark import TaskContext
 
-    if wanted == "cpu":
-        return wanted
-    gpus = task_gpus(TaskContext.get())
-    return f"cuda:{gpus[0]}" if gpus else "cpu" if wanted == "auto" else wanted
+    gpus = [] if wanted == "cpu" else task_gpus(TaskContext.get())
+    if gpus:
+        return f"cuda:{gpus[0]}"
+    return "cpu" if wanted == "auto" else wanted

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -50,33 +51,27 @@ def fit(
 
     ``stream`` turns a streamed source into what travels to the replicas (the front end knows its configuration).
     """
-    try:
-        return _fit_somewhere(spark, plan, data, validation, outputs, stream, config, deadlines)
-    except SchemaError as error:
-        raise (data.reading.in_columns(error) if isinstance(data, Frame) else error) from error.__cause__
-
-
-def _fit_somewhere(
-    spark: SparkSession,
-    plan: Fit,
-    data: Source,
-    validation: Source | None,
-    outputs: Outputs,
-    stream: Callable[[Streamed, int | None], Stream],
-    config: dict[str, Any],
-    deadlines: Deadlines | None,
-) -> Outcome:
     if plan.sync in SERVER_SYNCS:
         check_reachable(spark, f"sync={plan.sync!r}")
-    if is_remote(spark):
-        from firesteel.engine.remote import fit_remote  # which only Spark Connect needs
+    with _in_columns(data):
+        if is_remote(spark):
+            from firesteel.engine.remote import fit_remote  # which only Spark Connect needs
 
-        return fit_remote(spark, plan, data, validation, outputs, stream=stream, config=config, deadlines=deadlines)
-    check_slots(spark, plan.launch.world)  # before a server starts, or rows are computed for a validation
-    if plan.sync in SERVER_SYNCS:
-        with Servers(spark, _server_job(plan), may_cut=_may_cut(plan)) as servers:
-            return _fit(spark, plan, data, validation, outputs, stream, config, deadlines, servers)
-    return _fit(spark, plan, data, validation, outputs, stream, config, deadlines, None)
+            return fit_remote(spark, plan, data, validation, outputs, stream=stream, config=config, deadlines=deadlines)
+        check_slots(spark, plan.launch.world)  # before a server starts, or rows are computed for a validation
+        if plan.sync in SERVER_SYNCS:
+            with Servers(spark, _server_job(plan), may_cut=_may_cut(plan)) as servers:
+                return _fit(spark, plan, data, validation, outputs, stream, config, deadlines, servers)
+        return _fit(spark, plan, data, validation, outputs, stream, config, deadlines, None)
+
+
+@contextlib.contextmanager
+def _in_columns(data: Source) -> Iterator[None]:
+    """Let an error about a tensor name the user's columns."""
+    try:
+        yield
+    except SchemaError as error:
+        raise (data.reading.in_columns(error) if isinstance(data, Frame) else error) from error.__cause__
 
 
 def _fit(

@@ -129,7 +129,7 @@ def make_scorer(spark: SparkSession, plan: Map | Reduce, callbacks: Sequence[Any
     """Pack a plan for the workers. Driver only."""
     payload = pack_object((plan, tuple(callbacks), dict(config or {})), "the program")
     reach = tuple(path for path in sys.path if path)
-    parcel, device = Parcel.of(spark, [payload]), getattr(plan, "device", "auto")
+    parcel, device = Parcel.of(spark, [payload]), plan.device if isinstance(plan, Map) else "auto"
     return Scorer(parcel, plan.program.framework, plan.batch_size, cores_per_task(spark), reach, device)
 
 

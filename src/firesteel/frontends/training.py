@@ -202,7 +202,7 @@ class TrainingEstimator(Estimator):
             label_cols: likewise, for the loss.
             validation_data: any kind of data, evaluated completely after each epoch.
             callbacks: ``firesteel.learn.pytorch.callbacks``; they run in every replica.
-            class_weight: class index → weight of its rows.
+            class_weight: class index → weight of its rows, for learning; a validation is not weighed by them.
             sample_weight_col: a column of row weights. The loss is ``sum(w·l) / rows``.
             shuffle: rows in an order that is a function of seed and epoch. Loaders keep their own.
             seed: for this fit; default the estimator's.

@@ -34,6 +34,7 @@ def check_framework(framework: Framework, program: Program, batch: Batch, *, tol
         return
     _gradients_add_up(framework, program, batch, tolerance)
     _no_rows_no_gradient(framework, program, batch)
+    _gradients_may_lie_elsewhere(framework, program, batch)
     _state_survives(framework, program, batch)
     _programs_have_their_state(framework, program, batch)
     _slices_make_the_whole(framework, program, batch, tolerance)
@@ -147,6 +148,21 @@ def _no_rows_no_gradient(framework: Framework, program: Program, batch: Batch) -
     assert replica.backward(_part(batch, 0, 0), 0.0) is None, "a backward of no rows has a loss"
     for gradient in replica.gradients():
         assert not np.any(gradient), "a backward of no rows leaves a gradient"
+
+
+def _gradients_may_lie_elsewhere(framework: Framework, program: Program, batch: Batch) -> None:
+    """As at a parameter server, which never sees rows: another replica has laid them down."""
+    learner, server = _replica(framework, program), _replica(framework, program)
+    server.load(learner.state())
+    learner.backward(batch, 1.0)
+    server.backward(_part(batch, 0, 0), 0.0)
+    use = server.bind_gradients([gradient.copy() for gradient in learner.gradients()])
+    if use is None:
+        return  # then they are copied
+    use()
+    learner.update()
+    server.update()
+    _same(server.weights(), learner.weights(), "an update reads other gradients than those in the buffers bound to it")
 
 
 def _state_survives(framework: Framework, program: Program, batch: Batch) -> None:

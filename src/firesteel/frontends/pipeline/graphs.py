@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["bench", "build_graph", "feeds_of", "open_text", "read_columns", "scoring_program", "training_program"]
 
+# Doubles are read as float32, but for tensors that would see the difference: a float32 counts to 2^24.
+_WIDE = ("float64", "int32", "uint32", "int64", "uint64")
+
 
 def bench() -> Any:
     """The framework of TensorFlow graphs."""
@@ -76,10 +79,6 @@ def scoring_program(
         flags[dropout] = bench().flag_of(opened, dropout, 1.0 if keeps else 0.0)
     program: Program = bench().capture(opened, inputs={"x0": inputs}, outputs={"prediction": output}, flags=flags)
     return program
-
-
-# Doubles are read as float32, but for tensors that would see the difference: a float32 counts to 2^24.
-_WIDE = ("float64", "int32", "uint32", "int64", "uint64")
 
 
 def feeds_of(program: Program) -> dict[str, Any]:

@@ -153,9 +153,9 @@ def _no_rows_no_gradient(framework: Framework, program: Program, batch: Batch) -
 def _gradients_may_lie_elsewhere(framework: Framework, program: Program, batch: Batch) -> None:
     """As at a parameter server, which never sees rows: another replica has laid them down."""
     learner, server = _replica(framework, program), _replica(framework, program)
-    server.load(learner.state())
     learner.backward(batch, 1.0)
     server.backward(_part(batch, 0, 0), 0.0)
+    server.load(learner.state())
     use = server.bind_gradients([gradient.copy() for gradient in learner.gradients()])
     if use is None:
         return  # then they are copied

@@ -63,7 +63,7 @@ _IN = "tests/frontends/test_"
 PROOFS: dict[str, dict[str, str]] = {
     "torch": {
         "sharded": "tests/conformance/test_replicas_agree.py::test_replicas_learn_what_one_does",
-        "native": "tests/conformance/test_replicas_agree.py::test_replicas_learn_what_one_does",
+        "native": "tests/conformance/test_replicas_agree.py::test_so_they_do_over_the_network",
         "all-reduce": "tests/sync/test_syncs.py::test_adam",
         "averaging": "tests/sync/test_syncs.py::test_averaging_is_exact_for_plain_descent_and_learns_with_adam",
         "parameter server": f"{_IN}pipeline_dl.py::test_other_syncs_learn_the_same_line",

@@ -8,7 +8,9 @@ import torch
 from pyspark.sql import SparkSession
 from torch import nn
 
+from exchanges import SETTING, over_the_network
 from firesteel import Estimator
+from firesteel.core.errors import PlanError
 
 
 def make_model() -> nn.Module:
@@ -66,3 +68,20 @@ def test_replicas_learn_what_one_does(spark: SparkSession, layout: str, optimize
     for replicas in (2, 3):
         for backend in ("bigdl", "torch_distributed"):
             np.testing.assert_allclose(train(df, replicas, backend, optimizer), alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["bigdl", "torch_distributed"])
+def test_so_they_do_over_the_network(spark: SparkSession, backend: str) -> None:
+    df = partitioned(spark, LAYOUTS["uneven and empty"]).cache()
+    with over_the_network(spark):
+        found = train(df, 2, backend, "adam")
+    np.testing.assert_allclose(found, train(df, 1, "bigdl", "adam"), atol=1e-5)
+
+
+def test_a_setting_that_is_neither_on_nor_off(spark: SparkSession) -> None:
+    spark.conf.set(SETTING, "maybe")
+    try:
+        with pytest.raises(PlanError, match=r"spark\.firesteel\.sharedMemory must be true or false, not 'maybe'"):
+            train(partitioned(spark, [8]), 2, "bigdl", "sgd")
+    finally:
+        spark.conf.unset(SETTING)

@@ -8,6 +8,7 @@ import torch
 from pyspark.sql import SparkSession
 from torch import nn
 
+from exchanges import over_the_network
 from firesteel import Estimator
 
 # Rank 0 gets labels 0 and 1 mostly, rank 1 label 2: a mean of the replicas' means would be far off.
@@ -35,7 +36,8 @@ def test_two_replicas_equal_plain_torch(spark: SparkSession, backend: str, loss:
         backend=backend,
         workers_per_node=2,
     )
-    history = est.fit((FEATURES, LABELS), epochs=1, batch_size=10, shuffle=False, verbose=0)
+    with over_the_network(spark, backend == "torch_distributed"):
+        history = est.fit((FEATURES, LABELS), epochs=1, batch_size=10, shuffle=False, verbose=0)
     np.testing.assert_allclose(model.weight.detach(), plain.weight.detach(), atol=1e-6)
     assert history[0]["train_loss"] == pytest.approx(value.item(), abs=1e-6)
     after = loss(plain(torch.from_numpy(FEATURES)), torch.from_numpy(LABELS)).item()

@@ -18,6 +18,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession, functions
 from torch import nn
 
+from exchanges import over_the_network
 from faults.conftest import Faulty, Scene, estimator, fit
 from firesteel.cluster.child import this_desk
 from firesteel.core.errors import PlanError, ReplicaFailed, SchemaError
@@ -39,7 +40,8 @@ def raising(mark, error: BaseException):
 def test_an_exception_in_forward(rows: DataFrame, scene: Scene, backend: str) -> None:
     model = Faulty(raising(scene.marker(), RuntimeError("boom")))
     est = estimator(model, backend)
-    with pytest.raises(ReplicaFailed) as caught:
+    network = over_the_network(rows.sparkSession, backend == "torch_distributed")
+    with network, pytest.raises(ReplicaFailed) as caught:
         fit(est, rows)
     assert scene.seconds_since() < LIMIT
     error = caught.value
@@ -232,7 +234,8 @@ def task_killed(mark):
     ids=["kill", "exit", "task"],
 )
 def test_a_process_that_dies(rows: DataFrame, scene: Scene, fault, says: str, backend: str) -> None:
-    with pytest.raises(ReplicaFailed, match=says) as caught:
+    network = over_the_network(rows.sparkSession, backend == "torch_distributed")
+    with network, pytest.raises(ReplicaFailed, match=says) as caught:
         fit(estimator(Faulty(fault(scene.marker())), backend), rows, max_failures=0)
     assert scene.seconds_since() < LIMIT
     assert len(scene.marks) == 1

@@ -11,3 +11,9 @@ from sync.gang import Gang
 def gang() -> Iterator[Gang]:
     with Gang(2) as gang:
         yield gang
+
+
+@pytest.fixture(scope="session")
+def neighbours() -> Iterator[Gang]:
+    with Gang(3, "nearby") as gang:
+        yield gang

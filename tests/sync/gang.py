@@ -14,7 +14,7 @@ TIMEOUT_SECONDS = 60
 
 
 class Gang:
-    """``size`` processes, started once for many tests, on gloo or ``tensorflow``. A context manager."""
+    """``size`` processes, started once for many tests, on ``gloo``, ``tensorflow`` or ``nearby``. A context manager."""
 
     def __init__(self, size: int, library: str = "gloo") -> None:
         context = multiprocessing.get_context("spawn")
@@ -36,6 +36,12 @@ class Gang:
             process.terminate()
             process.join()
         self._files.cleanup()
+
+    def kill(self, rank: int) -> None:
+        """Lose a rank; the others run on."""
+        self._processes[rank].kill()
+        self._processes[rank].join()
+        self._pipes.pop(rank).close()
 
     def run(self, work: Callable[..., Any], *args: Any) -> list[Any]:
         """``work(group, *args)`` on every rank at the same time; the results in rank order."""
@@ -78,6 +84,10 @@ def live(pipe: Any, rank: int, size: int, path: str, library: str) -> None:
         from firesteel.sync.gloo import GlooGroup
 
         group = GlooGroup(rank, size, board, "lo")
+        if library == "nearby":
+            from firesteel.sync.neighbours import meet
+
+            group = meet(group, board, "memory")
     while True:
         work, args = cloudpickle.loads(pipe.recv_bytes())
         try:

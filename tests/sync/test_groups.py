@@ -1,4 +1,4 @@
-"""A group, on gloo or on TensorFlow, does what ``core.ports.Group`` says, between real processes."""
+"""A group, on gloo, on TensorFlow or in shared memory, does what ``core.ports.Group`` says, between real processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from sync.gang import Gang
 
 
-@pytest.fixture(scope="module", params=["gloo", "tensorflow"])
+@pytest.fixture(scope="module", params=["gloo", "tensorflow", "nearby"])
 def gang(request: pytest.FixtureRequest) -> Iterator[Gang]:
     with Gang(2, request.param) as gang:
         yield gang

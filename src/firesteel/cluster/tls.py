@@ -18,8 +18,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, cast
 
+from firesteel.cluster.switches import switch
 from firesteel.cluster.wire import Allowance, Buffer, WireError
-from firesteel.core.errors import PlanError
 
 __all__ = ["Certificate", "Sealed", "TlsSocket", "join", "wanted"]
 
@@ -45,17 +45,7 @@ def wanted(read: Callable[[str], str | None]) -> bool:
     Args:
         read: gives the value of a Spark setting, or ``None``.
     """
-    chosen = read(_SETTING)
-    if chosen is None:
-        return any(_truth(read(name)) for name in _SPARK_ENCRYPTS)
-    truth = _truth(chosen)
-    if truth is None:
-        raise PlanError(f"{_SETTING} must be true or false, not {chosen!r}")
-    return truth
-
-
-def _truth(value: str | None) -> bool | None:
-    return {"true": True, "false": False}.get(value.strip().lower()) if value is not None else None
+    return switch(read, _SETTING, any((read(name) or "").strip().lower() == "true" for name in _SPARK_ENCRYPTS))
 
 
 Sealed = tuple[str, bytes, bytes]

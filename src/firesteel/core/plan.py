@@ -142,11 +142,13 @@ class Exchange:
         library: one of ``LIBRARIES``.
         kind: which of its kinds, where it has some.
         servers: how many run beside the ranks, where it has some; default as many.
+        in_memory: whether ranks of one machine rather exchange in memory that they share.
     """
 
     library: str = "gloo"
     kind: str = ""
     servers: int | None = None
+    in_memory: bool = True
 
     def __post_init__(self) -> None:
         if self.library not in LIBRARIES:

@@ -194,7 +194,7 @@ class Framework(Protocol):
 
 
 class Group(Protocol):
-    """Processes that exchange buffers by a library's collectives."""
+    """Processes that exchange buffers: by a library's collectives, or in memory that they share."""
 
     rank: int
     size: int

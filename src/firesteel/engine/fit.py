@@ -13,6 +13,7 @@ from firesteel.cluster.deadlines import Deadlines
 from firesteel.cluster.failure import Budget
 from firesteel.cluster.launch import Lost, launch
 from firesteel.cluster.preflight import bind_address, check_slots, cores_per_task, driver_address, is_remote
+from firesteel.cluster.switches import switch
 from firesteel.cluster.travel import pack
 from firesteel.core import moments, registry
 from firesteel.core.errors import PlanError, SchemaError
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["fit", "make_job"]
 
+_SHARED_MEMORY = "spark.firesteel.sharedMemory"
+
 
 def fit(
     spark: SparkSession,
@@ -53,6 +56,8 @@ def fit(
     """
     if plan.sync in SERVER_SYNCS:
         check_reachable(spark, f"sync={plan.sync!r}")
+    in_memory = switch(lambda name: spark.conf.get(name, None), _SHARED_MEMORY, plan.exchange.in_memory)
+    plan = replace(plan, exchange=replace(plan.exchange, in_memory=in_memory))
     with _in_columns(data):
         if is_remote(spark):
             from firesteel.engine.remote import fit_remote  # which only Spark Connect needs

@@ -16,6 +16,7 @@ from firesteel.cluster.roles import HorovodRanks, ParameterServers
 from firesteel.core.imports import importing
 from firesteel.core.plan import Exchange
 from firesteel.core.ports import Group
+from firesteel.sync.neighbours import meet
 
 __all__ = ["import_library", "join_group", "meeting_place", "meets_first", "modules_of"]
 
@@ -58,15 +59,21 @@ def join_group(desk: Desk, exchange: Exchange, assignment: dict[str, Any]) -> An
     elif not _has_gloo():
         from firesteel.sync.tensorflow import TensorFlowGroup
 
-        group: Group = TensorFlowGroup(desk.rank, desk.world, desk.board, desk.host, desk.generation)
-        yield group
-        group.close()
+        yield from _beside(
+            desk, exchange, TensorFlowGroup(desk.rank, desk.world, desk.board, desk.host, desk.generation)
+        )
     else:
         from firesteel.sync.gloo import GlooGroup
 
-        group = GlooGroup(desk.rank, desk.world, desk.board, interface_of(desk.host), desk.generation)
-        yield group
-        group.close()
+        interface = interface_of(desk.host)
+        yield from _beside(desk, exchange, GlooGroup(desk.rank, desk.world, desk.board, interface, desk.generation))
+
+
+def _beside(desk: Desk, exchange: Exchange, library: Group) -> Any:
+    """The library's group, or one in memory beside it where all ranks are on one machine."""
+    group = meet(library, desk.board, f"memory/{desk.generation}") if exchange.in_memory else library
+    yield group
+    group.close()
 
 
 def _through_kvstore(desk: Desk, exchange: Exchange) -> Any:

@@ -13,6 +13,7 @@ from firesteel.core import registry
 from firesteel.core.errors import PlanError
 from firesteel.core.ports import Board, Group
 from firesteel.engine.nodes import this_node
+from firesteel.sync.neighbours import meet
 
 __all__ = ["Seats", "fit_together", "is_first", "seats"]
 
@@ -81,7 +82,9 @@ def _join(found: Seats) -> Group:
                 node.release_port()
             board = _board(found)
             host = _split(found.places[found.rank])[0]
-            _group = GlooGroup(found.rank, len(found.places), board, interface_of(host), timeout_seconds=_WEEK_SECONDS)
+            rank, size = found.rank, len(found.places)
+            library = GlooGroup(rank, size, board, interface_of(host), timeout_seconds=_WEEK_SECONDS)
+            _group = meet(library, board, "memory", _WEEK_SECONDS)
         return _group
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from firesteel.core.ports import Group, Trainable
 from firesteel.sync.allreduce import AllReduce
+from firesteel.sync.nearby import NearbyGroup
 
 __all__ = ["Native"]
 
 
 class Native(AllReduce):
-    """See ``core.ports.Sync``. Falls back on all-reduce where the framework cannot do it for this program."""
+    """See ``core.ports.Sync``. All-reduce where the framework cannot do it for this program, or need not."""
 
     def join(self, replica: Trainable, group: Group) -> None:
         """Start from rank 0's weights; hand agreement over to the framework."""
         super().join(replica, group)
-        self._is_native = group.size > 1 and replica.go_native()
+        # A framework goes through its library's collectives, and memory is faster by far where all ranks see the same.
+        self._is_native = group.size > 1 and not isinstance(group, NearbyGroup) and replica.go_native()
 
     def commit(self, replica: Trainable, *, has_rows: bool = True) -> None:
         """Update with what the backward agreed on."""

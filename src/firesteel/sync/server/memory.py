@@ -1,13 +1,11 @@
 """Memory that a client and a server on the same machine share: gradients go in, weights come out, nothing is sent.
 
-Made by the client without a name on disk, sealed against being cut, and handed over as a descriptor through a Unix
-socket; it vanishes with its last holder, however that ends. Linux only: elsewhere the buffers are sent.
+Made by the client and handed over through their Unix socket; elsewhere the buffers are sent.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import mmap
 import os
 import socket
@@ -17,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from firesteel.core.errors import SyncError
+from firesteel.sync import segments
 from firesteel.sync.server.layout import Layout
 
 __all__ = ["SharedBuffers", "can_share"]
@@ -25,12 +23,11 @@ __all__ = ["SharedBuffers", "can_share"]
 Array = npt.NDArray[Any]
 
 _ALIGNMENT = 64
-_SEALS = ("F_SEAL_SHRINK", "F_SEAL_GROW", "F_SEAL_SEAL")
 
 
 def can_share(descriptor: int) -> bool:
     """Whether descriptors can be handed over this connection, and there is memory without a name."""
-    if not hasattr(os, "memfd_create") or not hasattr(fcntl, "F_ADD_SEALS"):
+    if not segments.can_make():
         return False
     with contextlib.closing(_socket(descriptor)) as connection:
         return connection.family == socket.AF_UNIX
@@ -52,13 +49,10 @@ class SharedBuffers:
     @classmethod
     def make(cls, layout: Layout, descriptor: int) -> SharedBuffers:
         """Client's side: make the memory and hand it over ``descriptor``, a Unix socket's."""
-        memory = os.memfd_create("firesteel", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        memory, mapped = segments.make(_size(layout))
         try:
-            os.ftruncate(memory, _size(layout))
-            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _seals())
-            mapped = mmap.mmap(memory, _size(layout))
             with contextlib.closing(_socket(descriptor)) as connection:
-                socket.send_fds(connection, [b"m"], [memory])
+                segments.hand_over(connection, memory)
         finally:
             os.close(memory)
         return cls(layout, mapped)
@@ -67,19 +61,7 @@ class SharedBuffers:
     def take(cls, layout: Layout, descriptor: int) -> SharedBuffers:
         """Server's side: take the memory that the client hands over. ``SyncError`` where it is not as agreed."""
         with contextlib.closing(_socket(descriptor)) as connection:
-            _, found, _, _ = socket.recv_fds(connection, 1, 1)
-        try:
-            # A file that its maker could still cut would end the server's process at the next read.
-            if len(found) != 1 or fcntl.fcntl(found[0], fcntl.F_GET_SEALS) & _seals() != _seals():
-                raise SyncError("a client handed over something else than sealed memory")
-            if os.fstat(found[0]).st_size != _size(layout):
-                raise SyncError("a client handed over memory of another size than its program's")
-            mapped = mmap.mmap(found[0], _size(layout))
-        except OSError as error:
-            raise SyncError(f"a client's memory cannot be used: {error}") from error
-        finally:
-            for each in found:
-                os.close(each)
+            mapped = segments.take_over(connection, _size(layout), "a client")
         return cls(layout, mapped)
 
     @property
@@ -117,13 +99,6 @@ def _size(layout: Layout) -> int:
 
 def _aligned(place: int) -> int:
     return -(-place // _ALIGNMENT) * _ALIGNMENT
-
-
-def _seals() -> int:
-    found = 0
-    for name in _SEALS:
-        found |= getattr(fcntl, name)
-    return found
 
 
 def _socket(descriptor: int) -> socket.socket:

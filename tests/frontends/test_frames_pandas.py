@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import tensorflow.compat.v1 as tf
 
 import firesteel.frames as tfs
-from firesteel.core.errors import SchemaError
+from firesteel.core.errors import PlanError, SchemaError
 from frontends.frame_programs import graph, pair_sum, sum_of, values, z
 
 TEN = [float(number) for number in range(10)]
@@ -147,3 +148,38 @@ def test_an_input_of_a_type_that_spark_lacks_is_refused_in_words(dtype: Any) -> 
         x = tf.placeholder(dtype, [None], name="x")
         with pytest.raises(ValueError, match=f"takes {dtype.name}; change the input, for Spark has no {dtype.name}"):
             tfs.map_blocks(tf.identity(x, name="z"), pd.DataFrame({"x": [1.0, 2.0]}))
+
+
+def test_reduced_text_is_text_whatever_the_program(ten):
+    frame = pd.DataFrame({"x": ["a", "c", "b"]})
+    assert tfs.reduce_blocks(lambda x_input: {"x": np.array(max(x_input.tolist()))}, frame) == "c"
+    with graph() as tf:
+        given = tf.placeholder(tf.string, [None], name="x_input")
+        assert tfs.reduce_blocks(tf.identity(tf.strings.reduce_join(given), name="x"), frame) == "acb"
+
+
+def test_a_placeholder_is_named_as_its_column_also_with_a_slash(ten):
+    frame = pd.DataFrame({"a/b": TEN, "x y": TEN})
+    with graph() as tf, tf.name_scope("s"):
+        assert tfs.block(frame, "x y", "xy").name == "s/xy:0"
+    with graph() as tf:
+        given = tfs.block(frame, "a/b")
+        assert given.name == "a/b:0"
+        assert list(tfs.map_blocks(tf.add(given, 3, name="z"), frame)["z"]) == [number + 3 for number in TEN]
+        with pytest.raises(PlanError, match=r"'x y' cannot be an op's name .* tf_name, .* feed_dict"):
+            tfs.block(frame, "x y")
+        other = tf.add(tfs.block(frame, "x y", "xy"), 3, name="w")
+        assert list(tfs.map_blocks(other, frame, feed_dict={"xy": "x y"})["w"]) == [number + 3 for number in TEN]
+
+
+@pytest.mark.parametrize("kind", ["string[pyarrow]", "string", "category", "object"])
+def test_every_kind_of_text_that_pandas_has(kind):
+    frame = pd.DataFrame({"s": pd.Series(["a", "bb", "a"], dtype=kind)})
+    made = tfs.map_rows(lambda s: {"n": np.int64(len(s))}, frame)
+    assert list(made["n"]) == [1, 2, 1]
+
+
+def test_lists_with_wide_offsets():
+    cells = pd.Series([[1.0, 2.0], [3.0, 4.0]], dtype=pd.ArrowDtype(pa.large_list(pa.float64())))
+    made = tfs.map_blocks(lambda x: {"s": x.sum(axis=1)}, pd.DataFrame({"x": cells}))
+    assert list(made["s"]) == [3.0, 7.0]

@@ -20,7 +20,18 @@ from firesteel.core.spec import Batch, TensorSpec
 from firesteel.data.arrow import from_numpy, to_numpy
 from firesteel.data.columns import TensorColumn, arrow_type
 
-__all__ = ["Read", "Scattered", "batch_of_rows", "by_shape", "checked", "in_dtype", "lengths", "to_arrow", "to_cells"]
+__all__ = [
+    "Read",
+    "Scattered",
+    "batch_of_rows",
+    "by_shape",
+    "checked",
+    "in_dtype",
+    "lengths",
+    "text_of",
+    "to_arrow",
+    "to_cells",
+]
 
 Array = npt.NDArray[Any]
 
@@ -262,3 +273,15 @@ def to_cells(value: Array | Scattered, rows: int) -> Any:
         for place, cell in zip(places, array, strict=True):
             cells[place] = cell
     return cells
+
+
+def text_of(cells: Any) -> Any:
+    """Strings where a framework, which knows bytes alone, gave these for what was declared to be text."""
+    if isinstance(cells, bytes):
+        return cells.decode()
+    if not isinstance(cells, np.ndarray):
+        return cells
+    found = np.empty(cells.shape, object)
+    for place in np.ndindex(cells.shape):
+        found[place] = text_of(cells[place])
+    return found

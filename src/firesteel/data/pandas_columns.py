@@ -30,7 +30,21 @@ def arrow_of(series: pd.Series, name: str) -> pa.Array:
         found = pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise SchemaError(f"column {name!r} has cells of no one type: {error}", column=name) from error
-    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+    whole = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+    return whole if (kind := _small(whole.type)) == whole.type else whole.cast(kind)
+
+
+def _small(kind: pa.DataType) -> pa.DataType:
+    """The type that Spark would have sent: pandas has some with wide offsets, and categories."""
+    if pa.types.is_dictionary(kind):
+        return _small(kind.value_type)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_small(kind.value_type))
+    return kind
 
 
 def _plain(cell: Any) -> Any:

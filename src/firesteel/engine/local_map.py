@@ -11,7 +11,7 @@ import pyarrow as pa
 from firesteel.core import registry
 from firesteel.core.plan import Map
 from firesteel.core.spec import TensorSpec
-from firesteel.data.cells import Read, to_cells
+from firesteel.data.cells import Read, text_of, to_cells
 from firesteel.engine.blocks import Values, results, trimmed, work_of
 
 if TYPE_CHECKING:
@@ -40,19 +40,7 @@ def _cells(parts: Sequence[Any], spec: TensorSpec) -> Any:
         return np.empty(0, spec.dtype if is_number else object)
     whole = [to_cells(part, len(part)) for part in parts]
     cells = whole[0] if len(whole) == 1 else np.concatenate(whole)
-    return _text(cells) if spec.dtype == "string" else cells
-
-
-def _text(cells: Any) -> Any:
-    """Strings where a framework, which knows bytes alone, gave these for what was declared to be text."""
-    if isinstance(cells, bytes):
-        return cells.decode()
-    if not isinstance(cells, np.ndarray):
-        return cells
-    found = np.empty(cells.shape, object)
-    for place in np.ndindex(cells.shape):
-        found[place] = _text(cells[place])
-    return found
+    return text_of(cells) if spec.dtype == "string" else cells
 
 
 def output_frame(frame: pd.DataFrame, plan: Map, cells: Sequence[Any]) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from firesteel.core.columns import ColumnReplica
 from firesteel.core.errors import PlanError
 from firesteel.core.plan import Reduce
 from firesteel.core.spec import Batch
-from firesteel.data.cells import Read, batch_of_rows, to_arrow
+from firesteel.data.cells import Read, batch_of_rows, text_of, to_arrow
 from firesteel.data.quoting import quoted
 from firesteel.engine.answers import ANSWER_SCHEMA, answer, collect, failed
 from firesteel.engine.blocks import noted, partition_of_task
@@ -48,7 +48,7 @@ def reduce_frame(df: DataFrame, plan: Reduce, reads: Sequence[Read]) -> Batch:
     if not parts:
         raise _empty(folding)
     replica: Any = registry.framework(plan.program.framework).replica(plan.program, "cpu", 0)
-    return folding.fold(replica, joined(parts), is_raw=False)
+    return _as_declared(folding, folding.fold(replica, joined(parts), is_raw=False))
 
 
 def reduce_columns(plan: Reduce, reads: Sequence[Read], columns: Sequence[pa.Array]) -> Batch:
@@ -60,7 +60,13 @@ def reduce_columns(plan: Reduce, reads: Sequence[Read], columns: Sequence[pa.Arr
         found = _fold_batches(replica, folding, reads, iter([rows]))
     if found is None:
         raise _empty(folding)
-    return found
+    return _as_declared(folding, found)
+
+
+def _as_declared(folding: Folding, row: Batch) -> Batch:
+    """Text as text."""
+    text = {spec.name for spec in folding.outputs if spec.dtype == "string"}
+    return {name: text_of(values) if name in text else values for name, values in row.items()}
 
 
 def _empty(folding: Folding) -> PlanError:

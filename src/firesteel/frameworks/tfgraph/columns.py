@@ -7,6 +7,7 @@ give them to it: it is traced when it is bound.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -23,6 +24,7 @@ from firesteel.frameworks.tfgraph.sources import is_function, is_symbolic, open_
 
 __all__ = ["ColumnContent", "Traced", "bind", "capture_columns", "inputs", "outputs", "placeholder"]
 
+_OP_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 _PLACEHOLDERS = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
 
 
@@ -327,13 +329,17 @@ def placeholder(dtype: str, shape: Shape, name: str) -> Any:
         raise PlanError(
             "a placeholder needs a graph: call this within tf.Graph().as_default(), or use firesteel.tf1 for tf"
         )
+    if not _OP_NAME.fullmatch(name):
+        raise PlanError(
+            f"{name!r} cannot be an op's name in TensorFlow; give the placeholder another one with tf_name, and tell "
+            f"the verb of it: feed_dict={{tf_name: {name!r}}}"
+        )
     graph = tf.compat.v1.get_default_graph()
     there = {op.name.lower() for op in graph.get_operations()}
-    if graph.get_name_scope():
-        name = f"{graph.get_name_scope()}/{name}"
-    if name.lower() in there:
-        raise PlanError(f"the default graph has an op {name!r} already; give the placeholder another name with tf_name")
-    return tf.compat.v1.placeholder(_tf_dtype(dtype), shape, name.rpartition("/")[2])
+    whole = f"{graph.get_name_scope()}/{name}" if graph.get_name_scope() else name
+    if whole.lower() in there:
+        raise PlanError(f"the default graph has an op {whole!r} already; give the placeholder another one with tf_name")
+    return tf.compat.v1.placeholder(_tf_dtype(dtype), shape, name)
 
 
 def _described(value: Any) -> str:

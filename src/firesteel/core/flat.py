@@ -31,7 +31,7 @@ class _Plain:
     def schedule(self, event: str, figures: Mapping[str, float] | None = None) -> None:
         """The rate stays."""
 
-    def go_native(self) -> bool:
+    def go_native(self, *, is_nearby: bool) -> bool:
         """There is nobody else to agree."""
         return False
 

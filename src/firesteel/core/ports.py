@@ -98,8 +98,11 @@ class Trainable(Replica, Protocol):
         """
         ...
 
-    def go_native(self) -> bool:
-        """From now on the framework itself agrees on gradients during ``backward``. False where it cannot."""
+    def go_native(self, *, is_nearby: bool) -> bool:
+        """From now on the framework itself agrees on gradients during ``backward``. False where it cannot or need not.
+
+        ``is_nearby``: the group is one in memory, which is faster than a library where gradients lie there anyway.
+        """
         ...
 
     def frozen(self) -> list[Array]:

@@ -15,8 +15,7 @@ class Native(AllReduce):
     def join(self, replica: Trainable, group: Group) -> None:
         """Start from rank 0's weights; hand agreement over to the framework."""
         super().join(replica, group)
-        # A framework goes through its library's collectives, and memory is faster by far where all ranks see the same.
-        self._is_native = group.size > 1 and not isinstance(group, NearbyGroup) and replica.go_native()
+        self._is_native = group.size > 1 and replica.go_native(is_nearby=isinstance(group, NearbyGroup))
 
     def commit(self, replica: Trainable, *, has_rows: bool = True) -> None:
         """Update with what the backward agreed on."""

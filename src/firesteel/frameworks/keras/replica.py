@@ -112,7 +112,7 @@ class KerasReplica:
         """See ``Trainable``. What depends on the data's shapes waits for ``prepare``."""
         check_can_train(self.model)
 
-    def go_native(self) -> bool:
+    def go_native(self, *, is_nearby: bool) -> bool:
         """Keras has no collective of its own here."""
         return False
 

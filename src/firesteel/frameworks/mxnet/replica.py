@@ -142,7 +142,7 @@ class MXNetReplica:
             unpack_optimizer(self._saved, self._updater, self._context)
             self._saved = None
 
-    def go_native(self) -> bool:
+    def go_native(self, *, is_nearby: bool) -> bool:
         """Gradients are agreed on by the sync."""
         return False
 

@@ -187,7 +187,7 @@ class LearningReplica(GraphReplica):
         """The rate of the next update."""
         return self._updater.rate()
 
-    def go_native(self) -> bool:
+    def go_native(self, *, is_nearby: bool) -> bool:
         """TensorFlow's collectives are not used here."""
         return False
 

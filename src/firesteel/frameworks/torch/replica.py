@@ -144,8 +144,10 @@ class TorchReplica:
     def _make(self) -> Parts:
         return make(self._content, self.model)
 
-    def go_native(self) -> bool:
-        """Let DDP agree on gradients during the backward, from now on. False where that cannot be."""
+    def go_native(self, *, is_nearby: bool) -> bool:
+        """Let DDP agree on gradients during the backward, from now on. False where that cannot be, or is slower."""
+        if is_nearby and self._device.type == "cpu":
+            return False
         if self.main is not None or isinstance(self.optimizer, torch.optim.LBFGS) or self._is_collective:
             return False  # they call the model, the backward, or the group in ways of their own
         self._wrapped = wrap(self.model)

@@ -17,7 +17,7 @@ _WITHOUT, _WITH = "without commit points", "with commit points"
 
 def cases(bench: Bench) -> Iterator[Case]:
     """One case."""
-    rows, epochs = bench.rows(60_000), 3 if bench.is_quick else 8
+    rows, epochs = bench.rows(60_000), 3 if bench.is_quick else 20
     path = data.array_parquet(bench.folder, rows, _WIDTH)
 
     def rate(max_failures: int) -> float:

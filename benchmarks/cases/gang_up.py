@@ -64,12 +64,11 @@ def meet(desk: Desk) -> None:
     """A rank's process that joins its group and agrees on a number."""
     import numpy as np
 
-    from firesteel.engine.worker import join_group
+    from firesteel.core.plan import Exchange
+    from firesteel.engine.groups import join_group
 
-    desk.assignment()
-    group = join_group(desk)
-    group.all_reduce(np.ones(1))
-    group.close()
+    with join_group(desk, Exchange(), desk.assignment()) as group:
+        group.all_reduce(np.ones(1))
 
 
 def run_child(seat: Seat, batches: Any, main: str) -> None:

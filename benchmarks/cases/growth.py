@@ -17,7 +17,7 @@ _GOAL = Goal(least=_FACTOR * 0.85, most=_FACTOR * 1.15, of_value=True)
 
 def cases(bench: Bench) -> Iterator[Case]:
     """One case with fit and predict as its subjects; they are not compared with each other."""
-    rows = bench.rows(150_000)
+    rows = bench.rows(400_000)  # of fewer the smaller run is lost in the noise of the start
     sizes = _FEW_ROWS, rows, rows * _FACTOR
     paths = [data.array_parquet(bench.folder, size, _WIDTH) for size in sizes]
 

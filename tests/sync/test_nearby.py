@@ -209,6 +209,21 @@ def test_a_stranger_is_refused(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
     assert together(2, work) == [[1.0, 1.0]] * 2
 
 
+def test_who_goes_while_all_meet_is_lost_and_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a sync's error: the gang forms again. An error of the user's would end the fit."""
+    board, called = Board(), module._call
+
+    def call_and_go(card: dict[str, str], rank: int) -> socket.socket:
+        called(card, rank).close()
+        raise SystemExit
+
+    monkeypatch.setattr(module, "_call", call_and_go)
+    left, gone = together(2, lambda rank: meet(Library(rank, 2), board, "key"))  # type: ignore[arg-type]
+    assert isinstance(gone, SystemExit)
+    assert isinstance(left, SyncError), left
+    assert "replica 1" in str(left)
+
+
 def test_ranks_of_several_machines_use_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     places = iter(["one", "two"])
     monkeypatch.setattr(module, "_here", lambda: next(places))

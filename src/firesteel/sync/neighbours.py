@@ -57,8 +57,10 @@ def meet(
         cards = [json.loads(board("get", f"{key}/{each}") or b"null") for each in range(size)]
         if home is None or not all(cards) or len({card["place"] for card in cards}) > 1:
             return library
-        links = home.connect(rank, cards, timeout_seconds)
-        memories = [home.memory if each == rank else home.swap(links[each], each) for each in range(size)]
+        links = home.connect(rank, cards)
+        memories = [home.memory if each == rank else home.swap(rank, links[each], each) for each in range(size)]
+        for link in links.values():
+            _limit(link, timeout_seconds)
         return NearbyGroup(library, memories, links, timeout_seconds, half_bytes)
 
 
@@ -71,7 +73,7 @@ class _Home:
         self._secret = secrets.token_bytes(_SECRET_BYTES)
         self.card = {"secret": self._secret.hex(), "address": listener.getsockname().hex(), "place": place}
 
-    def connect(self, rank: int, cards: list[_Card], timeout_seconds: float) -> dict[int, socket.socket]:
+    def connect(self, rank: int, cards: list[_Card]) -> dict[int, socket.socket]:
         """A connection to each other rank: to those before it this one goes, those after it come."""
         deadline = time.monotonic() + _MEET_SECONDS
         links: dict[int, socket.socket] = {}
@@ -92,25 +94,26 @@ class _Home:
                 link.close()
             missing = sorted({*range(len(cards))} - {rank, *links})
             raise SyncError(
-                f"replica {rank} could not reach replicas {missing} of its own machine within {_MEET_SECONDS:.0f} s: "
-                f"{error}. spark.firesteel.sharedMemory=false makes them use the network",
+                f"replica {rank} could not reach replicas {missing} of its own machine within {_MEET_SECONDS:.0f} s "
+                f"(meet_timeout): {error}. spark.firesteel.sharedMemory=false makes them use the network",
                 rank=rank,
             ) from error
-        for link in links.values():
-            link.settimeout(None)
-            # The kernel's own limit costs nothing; Python's would be a system call more for each wait.
-            seconds, rest = divmod(timeout_seconds, 1)
-            link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEOUT.pack(int(seconds), int(rest * 1e6)))
         return links
 
-    def swap(self, link: socket.socket, other: int) -> mmap.mmap:
+    def swap(self, rank: int, link: socket.socket, other: int) -> mmap.mmap:
         """The other's memory, for this one's."""
-        segments.hand_over(link, self._descriptor)
-        return segments.take_over(link, len(self.memory), f"replica {other}")
+        try:
+            link.settimeout(_MEET_SECONDS)
+            segments.hand_over(link, self._descriptor)
+            return segments.take_over(link, len(self.memory), f"replica {other}")
+        except OSError as error:  # it went while all were meeting, or says nothing
+            raise SyncError(f"replica {rank} lost replica {other} (meet_timeout): {error}", rank=rank) from error
 
     def _check(self, connection: socket.socket) -> int | None:
         """Which rank is calling; ``None`` for a stranger."""
-        _, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        _, user, _ = _CREDENTIALS.unpack(
+            connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        )
         if user != os.getuid():
             return None
         connection.settimeout(_HELLO_SECONDS)
@@ -151,6 +154,14 @@ def _here() -> str | None:
     except OSError:
         return None
     return f"{boot} {space.st_dev} {space.st_ino}"
+
+
+def _limit(link: socket.socket, seconds: float) -> None:
+    """From now on a wait lasts no longer."""
+    link.settimeout(None)
+    # The kernel's own limit costs nothing; Python's would be a system call more for each wait.
+    whole, rest = divmod(seconds, 1)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEOUT.pack(int(whole), int(rest * 1e6)))
 
 
 def _call(card: _Card, rank: int) -> socket.socket:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["estimator", "linear", "loss", "mlp", "optimizer", "small"]
+__all__ = ["estimator", "linear", "loss", "mlp", "one", "optimizer", "small", "squares"]
 
 
 def mlp(config: dict[str, Any]) -> Any:
@@ -19,6 +19,13 @@ def linear(config: dict[str, Any]) -> Any:
     from torch import nn
 
     return nn.Linear(config["width"], 10)
+
+
+def one(config: dict[str, Any]) -> Any:
+    """``config["width"]`` → 1: the least there is to learn from wide rows."""
+    from torch import nn
+
+    return nn.Linear(config["width"], 1)
 
 
 def small(config: dict[str, Any]) -> Any:
@@ -42,7 +49,14 @@ def loss(config: dict[str, Any]) -> Any:
     return nn.CrossEntropyLoss()
 
 
-def estimator(model: Any, width: int, replicas: int, backend: str = "torch_distributed") -> Any:
+def squares(config: dict[str, Any]) -> Any:
+    """The mean squared error."""
+    from torch import nn
+
+    return nn.MSELoss()
+
+
+def estimator(model: Any, width: int, replicas: int, backend: str = "torch_distributed", loss: Any = loss) -> Any:
     """Firesteel's estimator of one of these models."""
     from firesteel import Estimator
 

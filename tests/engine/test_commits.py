@@ -60,14 +60,14 @@ def test_files_are_written_in_turn_and_the_last_whole_one_stays() -> None:
 
 def test_they_take_their_small_part_of_the_time() -> None:
     paced: Any = Commits.__new__(Commits)
-    paced._costs = []
+    paced._costs, paced._is_first = [], True
     paced.plan(8, 1.0, 0.01)
     assert paced.due == 8 + 32  # the first says little
     paced.plan(40, 0.02, 0.01)
     assert paced.due == 40 + 400  # 0.02 s in 400 steps of 0.01 s: half a percent
     paced.plan(440, 0.5, 0.01)
     assert paced.due == 440 + 400  # an odd slow one does not count
-    paced.plan(840, 0.0, 1.0)
+    paced.plan(840, 0.0, 10.0)
     assert paced.due == 841
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import statistics
 import struct
 import tempfile
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ _SLOTS = 2
 _SHARE_OF_TIME = 0.005
 """What commits may cost, as a part of the training's time: half of what is promised."""
 _FIRST_STEPS = 8
-_WARM_UP = 4
+_REMEMBERED = 4
 
 
 def join(note: dict[str, Any], parts: dict[str, Buffer]) -> list[Buffer]:
@@ -83,16 +84,24 @@ class Commits:
         self.due = first_step + _FIRST_STEPS
         """The step after which to commit next."""
         self._costs: list[float] = []
+        self._is_first = True
 
     def plan(self, step: int, cost_seconds: float, step_seconds: float) -> None:
         """Set the next one so that commits take their small part of the time and no more.
 
         From figures that all replicas have: a commit is something that they do together.
         """
-        self._costs = [*self._costs[-_WARM_UP:], cost_seconds]  # one may be slow for reasons of its own
-        steps = math.ceil(min(self._costs) / (_SHARE_OF_TIME * max(step_seconds, 1e-6)))
-        # The first pays for imports and allocations, and says little about the others.
-        self.due = step + max(1, min(steps, _FIRST_STEPS * 4) if len(self._costs) == 1 else steps)
+        if self._is_first:
+            # It pays for imports and allocations, and says little about the others.
+            self._is_first = False
+            self.due = step + max(1, min(self._steps_for(cost_seconds, step_seconds), _FIRST_STEPS * 4))
+            return
+        self._costs = [*self._costs[-_REMEMBERED:], cost_seconds]  # one may be slow for reasons of its own
+        self.due = step + max(1, self._steps_for(statistics.median_low(self._costs), step_seconds))
+
+    @staticmethod
+    def _steps_for(cost_seconds: float, step_seconds: float) -> int:
+        return math.ceil(cost_seconds / (_SHARE_OF_TIME * max(step_seconds, 1e-6)))
 
     def write(self, step: int, epoch: int, pieces: Sequence[Buffer]) -> None:
         """Write a commit and leave the note. Raises ``OSError`` where the disk is full; the last one stays whole."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from firesteel.core.errors import UnknownName
@@ -25,11 +25,19 @@ class History(list[Record]):
     Attributes:
         recoveries: one dict for each loss that the training got over: ``kind``, ``ranks``, ``message``,
             ``lost_at_step``, ``resumed_from_step``, and the times ``noticed`` and ``resumed``.
+        seconds: where the time of the first replica's steps went: waiting for ``data``, to ``compute``, to ``agree``
+            with the others, to ``commit``. Empty where no replica trained.
     """
 
-    def __init__(self, records: Iterable[Record] = (), recoveries: Iterable[Record] = ()) -> None:
+    def __init__(
+        self,
+        records: Iterable[Record] = (),
+        recoveries: Iterable[Record] = (),
+        seconds: Mapping[str, float] | None = None,
+    ) -> None:
         super().__init__(records)
         self.recoveries: list[Record] = list(recoveries)
+        self.seconds: dict[str, float] = dict(seconds or {})
 
     @property
     def epochs(self) -> list[Record]:
@@ -55,14 +63,21 @@ class Curves(dict[str, list[Any]]):
     Attributes:
         epoch: the epochs' numbers, from 0.
         recoveries: see ``History``.
+        seconds: see ``History``.
     """
 
-    def __init__(self, records: Iterable[Record] = (), recoveries: Iterable[Record] = ()) -> None:
+    def __init__(
+        self,
+        records: Iterable[Record] = (),
+        recoveries: Iterable[Record] = (),
+        seconds: Mapping[str, float] | None = None,
+    ) -> None:
         self._records = [dict(record) for record in records]
         keys = list(dict.fromkeys(key for record in self._records for key in record if key != "epoch"))
         super().__init__({key: [record.get(key) for record in self._records] for key in keys})
         self.epoch = [int(record["epoch"]) - 1 for record in self._records]
         self.recoveries: list[Record] = list(recoveries)
+        self.seconds: dict[str, float] = dict(seconds or {})
 
     @property
     def history(self) -> dict[str, list[Any]]:

@@ -128,6 +128,7 @@ class Listener:
         """Once the launch is over."""
         self._warn()
         self._history.recoveries = [incident.to_json() for incident in self._budget.incidents]
+        self._history.seconds = self._seconds
         self._display.end(self._position.step - self._plan.position.step, self._seconds)
         return Outcome(self._history, self._state, self._position, self._seconds, self._inputs)
 

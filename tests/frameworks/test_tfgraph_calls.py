@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,15 @@ def graph() -> Any:
         yield
 
 
-def test_values_types_and_structure_are_those_of_run(graph: Any) -> None:
+@pytest.mark.parametrize("is_here", [False, True])
+def test_values_types_and_structure_are_those_of_run(graph: Any, is_here: bool) -> None:
     x, word = tf.placeholder(tf.float32, [None, 2]), tf.placeholder(tf.string, [])
     count = tf.get_variable("count", initializer=0)
     fetches = [tf.reduce_sum(x), tf.assign_add(count, 1).op, x * 2, tf.strings.join([word, "!"]), tf.cast(x, tf.int32)]
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
         values = [[[1, 2], [3, 4]], "so"]  # lists, of another type: as run takes them
-        found = make_call(session, fetches, [x, word])(*values)
+        found = make_call(session, fetches, [x, word], is_here=is_here)(*values)
         plain = session.run(fetches, {x: values[0], word: values[1]})
         assert session.run(count) == 2
         assert make_call(session, count)() == 2
@@ -33,6 +35,13 @@ def test_values_types_and_structure_are_those_of_run(graph: Any) -> None:
         assert type(mine) is type(theirs)
         np.testing.assert_array_equal(mine, theirs)
     assert found[2].dtype == np.float32
+
+
+def test_ops_run_in_the_callers_thread_if_told_so(graph: Any) -> None:
+    where = tf.numpy_function(lambda: np.int64(threading.get_ident()), [], tf.int64)
+    with tf.Session() as session:
+        assert make_call(session, [where], is_here=True)() == [threading.get_ident()]
+        assert make_call(session, [where])() != [threading.get_ident()]
 
 
 def test_what_is_fed_may_be_fetched(graph: Any) -> None:

@@ -86,6 +86,8 @@ def test_a_record_counts_and_a_second_fit_goes_on(spark: SparkSession) -> None:
     np.testing.assert_allclose([rate for _, rate, _ in summary], 0.1 * 0.9 ** np.arange(14), rtol=1e-5)
     assert first.history["num_samples"] == [50, 20]
     assert first.to_pandas()["batch_count"].tolist() == [5, 2]
+    assert set(first.seconds) == {"data", "compute", "agree", "commit"}
+    assert min(first.seconds["compute"], first.seconds["agree"]) > 0
 
 
 def test_row_weights(spark: SparkSession) -> None:

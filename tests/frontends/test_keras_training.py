@@ -195,3 +195,4 @@ def test_a_history_is_one_of_keras(undisturbed: tuple[np.ndarray, Any]) -> None:
     assert set(history) == {"accuracy", "loss", "val_accuracy", "val_loss"}
     assert all(isinstance(value, float) for values in history.values() for value in values)
     assert history.epoch == [0, 1, 2]
+    assert history.seconds["compute"] > 0

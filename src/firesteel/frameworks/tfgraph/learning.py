@@ -304,7 +304,9 @@ class LearningReplica(GraphReplica):
     def _read(self, variables: Sequence[Variable]) -> list[Any]:
         key = ("read", *(variable.name for variable in variables))
         if key not in self._calls:
-            self._calls[key] = make_call(self.session, [self._tensor(variable.read) for variable in variables])
+            self._calls[key] = make_call(
+                self.session, [self._tensor(variable.read) for variable in variables], is_here=self._is_here
+            )
         return list(self._calls[key]()) if variables else []
 
     def _write(self, pairs: Sequence[tuple[Variable, Array]]) -> None:
@@ -313,7 +315,9 @@ class LearningReplica(GraphReplica):
         key = ("write", *(variable.name for variable, _ in pairs))
         if key not in self._calls:
             ops = [self.graph.get_operation_by_name(variable.write) for variable, _ in pairs]
-            self._calls[key] = make_call(self.session, ops, [self._tensor(variable.value) for variable, _ in pairs])
+            self._calls[key] = make_call(
+                self.session, ops, [self._tensor(variable.value) for variable, _ in pairs], is_here=self._is_here
+            )
         self._calls[key](*(value for _, value in pairs))
 
 

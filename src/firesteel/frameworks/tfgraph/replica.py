@@ -37,7 +37,10 @@ class GraphReplica:
             self._graph_def = tf.compat.v1.GraphDef()
             self._graph_def.ParseFromString(content.graph)
             tf.import_graph_def(self._graph_def, name="")
-        self.session = tf.compat.v1.Session(graph=self.graph, config=_config(content, device, threads))
+        config = _config(content, device, threads)
+        self.session = tf.compat.v1.Session(graph=self.graph, config=config)
+        has_gpu = device != "cpu" and bool(tf.config.list_physical_devices("GPU"))
+        self._is_here = threads == config.inter_op_parallelism_threads == 1 and not has_gpu
         self.main: Any = None
         self.runner: Any = None
         self.model, self.optimizer, self.scheduler, self.loss_function = self.graph, None, None, None
@@ -159,7 +162,7 @@ class GraphReplica:
             *(self._tensor(feed.tensor) for feed in feeds),
             *beside,
         ]
-        run = make_call(self.session, fetches, tensors)
+        run = make_call(self.session, fetches, tensors, is_here=self._is_here)
         return lambda *arrays: run(*values, *arrays)
 
     def _fetch(self, name: str) -> Any:

@@ -287,11 +287,12 @@ class TorchReplica:
     def _spread(self) -> None:
         if self._wrapped is None:
             self._adjust()
-            self._clip([flat.gradient[: flat.size] for flat in self._flats])
+            if self._content.clipping is not None:
+                self._clip([flat.gradient[: flat.size] for flat in self._flats])
             for flat in self._flats:
                 if self._slices is None:
                     flat.spread()
-        else:
+        elif self._content.clipping is not None:
             self._clip([p.grad for p in self.model.parameters() if p.grad is not None])
 
     def _adjust(self) -> None:
@@ -299,8 +300,7 @@ class TorchReplica:
 
     def _clip(self, gradients: Sequence[torch.Tensor]) -> None:
         clipping = self._content.clipping
-        if clipping is None:
-            return
+        assert clipping is not None
         if clipping.norm is not None:
             norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
             if norm > clipping.norm:

@@ -18,7 +18,8 @@ _GOAL = Goal(least=_FACTOR * 0.85, most=_FACTOR * 1.15, of_value=True)
 
 def cases(bench: Bench) -> Iterator[Case]:
     """One case with fit and predict as its subjects; they are not compared with each other."""
-    rows = bench.rows(400_000)  # of fewer the smaller run is lost in the noise of the start
+    # Of fewer the smaller run is lost in the noise of the start, and a fit reads while its processes start.
+    rows, times = bench.rows(1_000_000), 1 if bench.is_quick else 3
     sizes = _FEW_ROWS, rows, rows * _FACTOR
     paths = [data.array_parquet(bench.folder, size, _WIDTH) for size in sizes]
 
@@ -44,17 +45,17 @@ def cases(bench: Bench) -> Iterator[Case]:
             "start": Figure("fixed start", "s"),
             "more": Figure(f"{rows * _FACTOR:,} rows, past the start", "s"),
         },
-        subjects={"fit": _turn(fit, paths, sizes), "predict": _turn(predict, paths, sizes)},
+        subjects={"fit": _turn(fit, paths, sizes, times), "predict": _turn(predict, paths, sizes, times)},
         warmups=0,
     )
 
 
-def _turn(run: Callable[[str], None], paths: list[str], sizes: tuple[int, ...]) -> Callable[[], Sample]:
+def _turn(run: Callable[[str], None], paths: list[str], sizes: tuple[int, ...], times: int) -> Callable[[], Sample]:
     def turn() -> Sample:
         # The shorter ones more than once: what they differ by is not much longer than what they vary by.
         start, less_seconds, more_seconds = (
-            statistics.median(seconds(lambda path=path: run(path)) for _ in range(times))
-            for path, times in zip(paths, (3, 3, 1), strict=True)
+            statistics.median(seconds(lambda path=path: run(path)) for _ in range(count))
+            for path, count in zip(paths, (times, times, 1), strict=True)
         )
         # The start's few rows are work, too; per row beyond them, so that a small scale shows the same figure.
         few, less, more = sizes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from firesteel.core.errors import UnknownName
@@ -20,7 +20,7 @@ _TRAIN_TAGS = ("LearningRate", "Loss", "Throughput")
 
 
 class History(list[Record]):
-    """A list with one dict per epoch.
+    """A list with one dict per epoch; ``of`` another history, its records told in other words.
 
     Attributes:
         recoveries: one dict for each loss that the training got over: ``kind``, ``ranks``, ``message``,
@@ -29,15 +29,10 @@ class History(list[Record]):
             with the others, to ``commit``. Empty where no replica trained.
     """
 
-    def __init__(
-        self,
-        records: Iterable[Record] = (),
-        recoveries: Iterable[Record] = (),
-        seconds: Mapping[str, float] | None = None,
-    ) -> None:
+    def __init__(self, records: Iterable[Record] = (), of: History | None = None) -> None:
         super().__init__(records)
-        self.recoveries: list[Record] = list(recoveries)
-        self.seconds: dict[str, float] = dict(seconds or {})
+        self.recoveries: list[Record] = [] if of is None else of.recoveries
+        self.seconds: dict[str, float] = {} if of is None else of.seconds
 
     @property
     def epochs(self) -> list[Record]:
@@ -60,24 +55,21 @@ class History(list[Record]):
 class Curves(dict[str, list[Any]]):
     """A dict of lists, one value per epoch, as Keras's own ``History.history``; also an object like that ``History``.
 
+    ``of``: the history that the records are from.
+
     Attributes:
         epoch: the epochs' numbers, from 0.
         recoveries: see ``History``.
         seconds: see ``History``.
     """
 
-    def __init__(
-        self,
-        records: Iterable[Record] = (),
-        recoveries: Iterable[Record] = (),
-        seconds: Mapping[str, float] | None = None,
-    ) -> None:
+    def __init__(self, records: Iterable[Record] = (), of: History | None = None) -> None:
         self._records = [dict(record) for record in records]
         keys = list(dict.fromkeys(key for record in self._records for key in record if key != "epoch"))
         super().__init__({key: [record.get(key) for record in self._records] for key in keys})
         self.epoch = [int(record["epoch"]) - 1 for record in self._records]
-        self.recoveries: list[Record] = list(recoveries)
-        self.seconds: dict[str, float] = dict(seconds or {})
+        self.recoveries: list[Record] = [] if of is None else of.recoveries
+        self.seconds: dict[str, float] = {} if of is None else of.seconds
 
     @property
     def history(self) -> dict[str, list[Any]]:

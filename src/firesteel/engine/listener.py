@@ -63,7 +63,6 @@ class Outcome:
     history: History
     state: dict[str, bytes] | None
     position: Position
-    seconds: dict[str, float] = field(default_factory=dict)
     inputs: list[list[Any]] = field(default_factory=list)
     """What the model's inputs look like (``core.spec.describe``)."""
 
@@ -79,7 +78,6 @@ class Listener:
         self._history = History()
         self._state: dict[str, bytes] | None = None
         self._position = plan.position
-        self._seconds: dict[str, float] = {}
         self._inputs: list[list[Any]] = []
         self._warning = ""
         self._has_warned = False
@@ -128,9 +126,8 @@ class Listener:
         """Once the launch is over."""
         self._warn()
         self._history.recoveries = [incident.to_json() for incident in self._budget.incidents]
-        self._history.seconds = self._seconds
-        self._display.end(self._position.step - self._plan.position.step, self._seconds)
-        return Outcome(self._history, self._state, self._position, self._seconds, self._inputs)
+        self._display.end(self._position.step - self._plan.position.step, self._history.seconds)
+        return Outcome(self._history, self._state, self._position, self._inputs)
 
     def _warn(self) -> None:
         """In the caller's thread, where filters and ``pytest.warns`` apply; once."""
@@ -188,7 +185,7 @@ class Listener:
     def _on_result(self, rank: int, event: dict[str, Any], buffers: list[bytearray]) -> None:
         self._state = dict(zip(event["parts"], map(bytes, buffers), strict=True))
         self._position = Position(**event["position"])
-        self._seconds = event["seconds"]
+        self._history.seconds = event["seconds"]
         self._inputs = event["inputs"]
 
     def _write(self, name: str, rows: list[tuple[int, float, dict[str, float]]]) -> None:

@@ -163,7 +163,7 @@ class BigDLEstimator(TrainingEstimator):
         for record in history.epochs:
             kept = {key: value for key, value in record.items() if key.startswith("val_") and key != "val_num_samples"}
             records.append({"epoch": record["epoch"], "loss": record["train_loss"], **kept})
-        return Curves(records, history.recoveries, history.seconds)
+        return Curves(records, history)
 
     def _inputs(self) -> tuple[int, int | None]:
         """As the model has them; where columns are dealt out, any number of them may be joined."""

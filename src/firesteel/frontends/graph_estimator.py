@@ -201,7 +201,7 @@ class GraphEstimator(TrainingEstimator):
         for record in history.epochs:
             named = {"loss" if key == "train_loss" else key: value for key, value in record.items()}
             records.append({key: value for key, value in named.items() if key not in _DROPPED})
-        return Curves(records, history.recoveries, history.seconds)
+        return Curves(records, history)
 
     def _inputs(self) -> tuple[int, int | None]:
         return len(self._inputs_given), len(self._inputs_given)

@@ -138,7 +138,7 @@ class KerasEstimator(TrainingEstimator):
 
     def _history(self, history: History) -> Any:
         records = [{key: value for key, value in record.items() if key not in _DROPPED} for record in history.epochs]
-        return Curves(records, history.recoveries, history.seconds)
+        return Curves(records, history)
 
     def _inputs(self) -> tuple[int, int | None]:
         return tuple(self._framework.input_range(self.get_model()))

@@ -230,7 +230,7 @@ class MXNetEstimator(TrainingEstimator):
             {key: value for key, value in record.items() if key not in _DROPPED and value is not None}
             for record in history
         ]
-        return History(records, history.recoveries, history.seconds)
+        return History(records, history)
 
     def _split_callbacks(
         self, callbacks: Any, stopping: EarlyStopping | None

@@ -60,7 +60,7 @@ format: $(STAMP)  ## let ruff write the format and the fixes it is sure of
 bench: $(STAMP)  ## measure everything beside its peers, into docs/benchmarks.md (BENCH_ARGS="--cases feed": a part, printed)
 	@$(BIN)/python -m benchmarks.run $(or $(BENCH_ARGS),--write docs/benchmarks.md)
 
-bench-quick: $(STAMP)  ## the same on fewer rows and without outside peers, printed: under five minutes
+bench-quick: $(STAMP)  ## the core of it on fewer rows, printed: under five minutes
 	@$(BIN)/python -m benchmarks.run --quick $(BENCH_ARGS)
 
 memory: $(STAMP)  ## peak memory of replicas and tasks with 200 MB and with 2 GB of rows

@@ -22,22 +22,22 @@ CASES = (
     "gang_up", "training", "keras", "graphs", "commits", "first_epoch", "feed", "scoring", "frames", "openvino",
     "growth", "shards", "tfrecord", "parameter_server", "pipeline", "tfcluster", "peers",
 )  # fmt: skip
-# Environments to be made, a session of its own for each turn.
-_MINUTES = ("parameter_server", "pipeline", "tfcluster", "peers")
+# What the others are measured by; they take minutes, make environments, or have a session of their own for each turn.
+_QUICK = ("gang_up", "training", "commits", "first_epoch", "feed", "scoring", "growth")
 
 
 def main() -> None:
     """The command line; exits with 1 when a case could not be measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description="How fast Firesteel is.")
-    parser.add_argument("--quick", action="store_true", help="a fifth of the rows, three rounds, no outside peers")
+    parser.add_argument("--quick", action="store_true", help="a fifth of the rows, two rounds, the core alone")
     parser.add_argument("--cases", nargs="+", choices=CASES, help="default: all")
-    parser.add_argument("--repeats", type=int, help="rounds; default 5, quick 3")
+    parser.add_argument("--repeats", type=int, help="rounds; default 5, quick 2")
     parser.add_argument("--scale", type=float, help="multiplies all row counts; default 1, quick 0.2")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put the results into this Markdown page")
     options = parser.parse_args()
-    repeats = options.repeats or (3 if options.quick else 5)
+    repeats = options.repeats or (2 if options.quick else 5)
     scale = options.scale or (0.2 if options.quick else 1.0)
-    chosen = options.cases or [name for name in CASES if not (options.quick and name in _MINUTES)]
+    chosen = options.cases or [name for name in CASES if name in _QUICK or not options.quick]
 
     command = shlex.join(["python", "-m", "benchmarks.run", *sys.argv[1:]])
     report = Report(command, time.strftime("%Y-%m-%d"), repeats, facts())

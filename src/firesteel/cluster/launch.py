@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from firesteel.cluster.batches import in_small_batches
 from firesteel.cluster.coordinator import Assignments, Coordinator, OnEvent, OnFetch, OnVisit, Reports
 from firesteel.cluster.deadlines import Deadlines, setting
 from firesteel.cluster.devices import task_gpus
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Form", "Job", "Lost", "TaskMain", "launch", "occupy", "whole_input"]
+__all__ = ["Form", "Job", "Lost", "TaskMain", "launch", "occupy", "place", "whole_input"]
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +53,8 @@ _WAIT_SECONDS = 0.2
 _LOOK_SECONDS = 1.0
 _SETTLE_SECONDS = 1.0
 _END_SECONDS = 5.0
+_TOLD_MILLISECONDS = 2_000
+_MOST_TASKS = 1_000
 _ROW_SCHEMA = "rank int"
 
 
@@ -230,7 +233,7 @@ def _attend(
                 # too, but lets them live for a moment.
                 raise Lost(coordinator.world, *coordinator.collect()) from job.error
             host, port = coordinator.address
-            place(job.error, coordinator.starved)
+            place(job, coordinator.starved)
             coordinator.fail(
                 job.error
                 or ClusterError(
@@ -247,10 +250,10 @@ def _attend(
         job.join(_SETTLE_SECONDS)
 
 
-def place(error: Exception | None, starved: dict[int, str]) -> None:
-    """Let Spark's error know whose rows it was about, where a rank has said that it misses some."""
-    if error is not None and starved:
-        error.rank, error.host = min(starved.items())  # type: ignore[attr-defined]
+def place(job: Job, starved: dict[int, str]) -> None:
+    """Let Spark's error know whose rows it was about: whose task misses some, or, where none came to say so, failed."""
+    if job.error is not None and (found := starved or job.failed_tasks()):
+        job.error.rank, job.error.host = min(found.items())  # type: ignore[attr-defined]
 
 
 def _is_past_its_tasks(coordinator: Coordinator, job: Job, form: Form) -> bool:
@@ -320,14 +323,35 @@ class Job:
 
     def running_tasks(self) -> int:
         """How many tasks Spark runs for this job now."""
-        running = 0
+        return sum(int(stage.numActiveTasks()) for stage in self._stages())
+
+    def failed_tasks(self) -> dict[int, str]:
+        """Tasks that failed, by number, and their hosts, as far as Spark remembers.
+
+        Spark's error does not name its task. A task is known to have failed once all that Spark has to tell has been
+        told, which is a moment later.
+        """
+        from py4j.protocol import Py4JError
+
+        spark = self._context._jsc.sc()
+        failed = {}
+        with contextlib.suppress(Py4JError):  # no API of Spark's that is promised
+            spark.listenerBus().waitUntilEmpty(_TOLD_MILLISECONDS)
+            for stage in self._stages():
+                tasks = spark.statusStore().taskList(stage.stageId(), stage.currentAttemptId(), _MOST_TASKS)
+                for task in (tasks.apply(place) for place in range(tasks.size())):
+                    if task.status() == "FAILED":
+                        failed[int(task.index())] = str(task.host())
+        return failed
+
+    def _stages(self) -> Iterator[Any]:
         status = self._context._jsc.sc().statusTracker()
         for number in status.getJobIdsForTag(self._tag):
             job = status.getJobInfo(number)
             for stage in job.get().stageIds() if job.isDefined() else ():
                 found = status.getStageInfo(stage)
-                running += int(found.get().numActiveTasks()) if found.isDefined() else 0
-        return running
+                if found.isDefined():
+                    yield found.get()
 
     def end(self, *, patient: bool) -> None:
         """Cancel what still runs and wait for it. A task may wait for a row that is long in coming."""
@@ -342,7 +366,7 @@ class Job:
         context.addJobTag(self._tag)
         context.setInterruptOnCancel(True)  # else a task that waits for rows outlives its job by seconds
         try:
-            self._frame.mapInArrow(self._body, _ROW_SCHEMA).collect()
+            in_small_batches(self._frame).mapInArrow(self._body, _ROW_SCHEMA).collect()
         except Exception as error:  # noqa: BLE001 - handed to the thread that waits
             if not self._is_cancelled:
                 self.error = error

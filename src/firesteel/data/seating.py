@@ -9,9 +9,9 @@ ranks, whole and in order, and rows for rank 0 to keep in the driver's place com
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import pairwise
+from itertools import cycle, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,15 +19,17 @@ import numpy as np
 from firesteel.core.errors import UnsupportedError
 from firesteel.core.spec import Batch
 from firesteel.data.packed import unpack
+from firesteel.data.raw import SETTING, RawRows, form_of
 from firesteel.data.reading import Reading
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Decoder", "Seated", "seat", "seat_by_shuffle", "split_guests"]
+__all__ = ["Decoder", "Seated", "deal", "gather", "seat", "seat_by_shuffle", "split_guests"]
 
 _PARTITION = "__partition"
+_ROW = "__row"
 _GUEST = "__guest"
 
 
@@ -36,9 +38,13 @@ class Decoder:
     """A task's way from record batches to (partition, batch). ``reading`` is ``None`` for packed blocks."""
 
     reading: Reading | None
+    raw: RawRows | None = None
+    """Where rows come as they lie in Spark's memory."""
 
     def batches(self, rows: pa.RecordBatch) -> Iterator[tuple[int, Batch]]:
         """Runs of rows of one partition, in order."""
+        if self.raw is not None:
+            rows = self.raw.read(rows)
         partitions = rows.column(0).to_numpy(zero_copy_only=False)
         if self.reading is None:
             for place, partition in enumerate(partitions):
@@ -65,27 +71,87 @@ def seat(df: DataFrame, expressions: list[Any], decoder: Decoder, world: int) ->
 
     ``Seated.partitions`` is 0 when Spark knows already that there are no rows.
     """
-    from pyspark.sql import DataFrame, functions
+    from pyspark.sql import functions
 
-    spark = df.sparkSession
     selected = df.select(functions.spark_partition_id().alias(_PARTITION), *expressions)
+    frame, partitions, decoder = gather(selected, decoder, world)
+    if 0 < partitions < world:
+        copies = -(-world // partitions)
+        frame = reduce(lambda left, right: left.union(right), [frame] * copies)
+        if partitions * copies > world:
+            frame = frame.coalesce(world)
+    return Seated(frame, partitions, decoder)
+
+
+def gather(selected: DataFrame, decoder: Decoder, most: int) -> tuple[DataFrame, int, Decoder]:
+    """The rows in ``most`` partitions, unless there are fewer; how many there are; and how a task reads them.
+
+    Driver only; no job, unless adaptive planning needs one.
+    """
+    from pyspark.sql import DataFrame
+
+    spark = selected.sparkSession
+    raw = None
+    if decoder.reading is not None and str(spark.conf.get(SETTING, "true")).lower() == "true":
+        raw = RawRows(tuple(form_of(each.dataType) for each in selected.schema))
+        selected = _in_one(selected, raw)
     # The executed plan's own RDD: adaptive planning has then decided how many partitions there are, and the stages
     # it ran for that are not run again. (A coalesce of the logical plan could end up with fewer tasks than ranks.)
     rows = selected._jdf.queryExecution().toRdd()
     partitions = int(rows.getNumPartitions())
-    fixed = DataFrame(
-        spark._jsparkSession.internalCreateDataFrame(rows, selected._jdf.schema(), False),
-        spark,
-    )
-    if 0 < partitions < world:
-        copies = -(-world // partitions)
-        fixed = reduce(lambda left, right: left.union(right), [fixed] * copies)
-        partitions_now = partitions * copies
-    else:
-        partitions_now = partitions
-    if partitions_now > world:
-        fixed = fixed.coalesce(world)
-    return Seated(fixed, partitions, decoder)
+    if partitions > most:
+        rows = _dealt(spark, rows, deal(partitions, most))
+    made = spark._jsparkSession.internalCreateDataFrame(rows, _schema(selected, raw), False)
+    frame = DataFrame(made, spark)
+    return frame.coalesce(most) if partitions > most else frame, partitions, replace(decoder, raw=raw)
+
+
+def _in_one(selected: DataFrame, raw: RawRows) -> DataFrame:
+    """The columns that have a form as one, and the others behind it."""
+    from pyspark.sql import functions
+
+    names = dict(zip(selected.columns, raw.forms, strict=True))
+    row = functions.struct(*(name for name, form in names.items() if form is not None))
+    return selected.select(row.alias(_ROW), *(name for name, form in names.items() if form is None))
+
+
+def _schema(selected: DataFrame, raw: RawRows | None) -> Any:
+    """What Spark is to take the rows for: the column that holds most of them is called binary, and moves as it lies."""
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    if raw is None:
+        return selected._jdf.schema()
+    others = selected.schema.fields[1:]
+    fields = StructType([StructField(_ROW, BinaryType(), False), *others])
+    return selected.sparkSession._jsparkSession.parseDataType(fields.json())
+
+
+def deal(partitions: int, world: int) -> list[list[int]]:
+    """The partitions of each rank: dealt to and fro, as many to each as a coalesce to ``world`` takes in a row.
+
+    Spark sorts the pieces of files by size, and of a large row group only one piece has rows: neighbours are alike.
+    """
+    edges = [rank * partitions // world for rank in range(world + 1)]
+    room = [after - before for before, after in pairwise(edges)]
+    hands: list[list[int]] = [[] for _ in room]
+    there, back = range(world), range(world - 1, -1, -1)
+    ranks = (rank for way in cycle((there, back)) for rank in way if len(hands[rank]) < room[rank])
+    for partition in range(partitions):
+        hands[next(ranks)].append(partition)
+    return hands
+
+
+def _dealt(spark: SparkSession, rows: Any, hands: list[list[int]]) -> Any:
+    """The same RDD with its partitions in another order: hand after hand."""
+    context = spark.sparkContext
+    gateway: Any = context._gateway
+    jvm = gateway.jvm
+    pruned = gateway.new_array(jvm.org.apache.spark.api.java.JavaRDD, len(hands))
+    for rank, hand in enumerate(hands):
+        # A set of Scala's is also the function that says what is in it.
+        chosen = jvm.scala.jdk.javaapi.CollectionConverters.asScala(jvm.java.util.HashSet(hand))
+        pruned[rank] = jvm.org.apache.spark.rdd.PartitionPruningRDD.create(rows, chosen).toJavaRDD()
+    return context._jsc.union(pruned).rdd()
 
 
 def seat_by_shuffle(

@@ -14,7 +14,7 @@ from firesteel.cluster.preflight import cores_per_task
 from firesteel.cluster.travel import pack
 from firesteel.core.errors import PlanError
 from firesteel.core.plan import Turns
-from firesteel.data.seating import Decoder
+from firesteel.data.seating import Decoder, gather
 from firesteel.data.sources import Frame, Packed
 from firesteel.engine.servers import Servers, check_reachable
 from firesteel.engine.serving import ServerJob
@@ -52,12 +52,12 @@ def train_in_turns(
     payload = pack(plan, "the program")
     with Servers(spark, job, port=plan.port, host=plan.host) as servers:
         watch = _Watch(servers, on_loss)
-        rows, decoder, files = _selected(data)
-        frame = _coalesced(rows, plan.partitions)
-        count = int(frame.rdd.getNumPartitions()) if plan.rounds > 1 else 0
+        rows, reading, files = _selected(data)
+        frame, count, decoder = gather(rows, reading, plan.partitions)
         for number in range(plan.rounds):
             if number:
-                frame = _spread(rows, max(1, min(count, plan.partitions)), plan.seed + number)
+                spread = _spread(rows, max(1, min(count, plan.partitions)), plan.seed + number)
+                frame, _, decoder = gather(spread, reading, plan.partitions)
             card = TurnCard(payload, servers.addresses, decoder, files, number, cores_per_task(spark))
             _run(frame, card, watch)
         state, updates = servers.state()
@@ -82,7 +82,7 @@ def _run(frame: DataFrame, card: TurnCard, watch: _Watch) -> None:
             return
         watch.drain()  # what a worker said before it ended says more than Spark does
         if restarts == _RESTARTS or not any(word in str(job.error) for word in _LOST):
-            place(job.error, watch.starved)
+            place(job, watch.starved)
             raise job.error
         watch.starved.clear()
         _log.warning("a worker was lost; its partition goes on where it stood: %s", str(job.error).splitlines()[0])
@@ -133,10 +133,6 @@ def _nothing() -> Any:
     from pyspark.sql.functions import lit
 
     return lit(0).alias(_ROWS)  # a worker's rows are one block, wherever they came from
-
-
-def _coalesced(rows: DataFrame, partitions: int) -> DataFrame:
-    return rows.coalesce(partitions)
 
 
 def _spread(rows: DataFrame, partitions: int, seed: int) -> DataFrame:

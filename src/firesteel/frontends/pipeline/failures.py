@@ -19,7 +19,7 @@ def as_failures() -> Iterator[None]:
         yield
     except PythonException as error:
         if not hasattr(error, "rank"):
-            raise  # no worker missed its rows: Python could not even start there
+            raise  # of no task that Spark knows
         begin = str(error).find("Traceback (most recent call last)")
         traceback = str(error)[max(begin, 0) :].partition("\n\nJVM stacktrace:")[0].strip()
         said = [line for line in traceback.splitlines() if line and not line.startswith(" ")]

@@ -21,7 +21,7 @@ __all__ = ["REPLICAS", "ROOT", "Bench", "drain", "seconds", "touch_memory"]
 ROOT = Path(__file__).resolve().parent.parent
 REPLICAS = 2
 _LEAST_ROWS = 512
-_TOUCHED_BYTES = 2 << 30
+_TOUCHED_BYTES = 4 << 30
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What asynchrony costs in accuracy: the same model at equal epochs, its replicas agreeing in three ways.
+"""What asynchrony costs in accuracy: the same model at equal epochs, its replicas agreeing in different ways.
 
 python -m benchmarks.convergence --data-dir path/to/mnist
 """
@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-_SYNCS = ("allreduce", "hogwild", "locked")
+_SYNCS = ("allreduce", "hogwild", "locked", "SparkAsyncDL, hogwild", "SparkAsyncDL, locked")
+_RATE, _BATCH, _REPLICAS = 0.1, 128, 2
 
 
 def main() -> None:
@@ -37,7 +38,8 @@ def main() -> None:
     for seed in range(options.seeds):
         for sync in _SYNCS:
             begin = time.perf_counter()
-            accuracy = _accuracy(train, test, sync, options.epochs, seed)
+            stage = (_graph if "," in sync else _torch)(sync, options.epochs, seed)
+            accuracy = _accuracy(stage, train, test)
             found[sync].append((accuracy, time.perf_counter() - begin))
             print(f"seed {seed}, {sync}: {accuracy:.2%} after {options.epochs} epochs", flush=True)
     stop_context()
@@ -48,7 +50,12 @@ def main() -> None:
         print(f"| {sync} | {statistics.median(values):.2%} | {min(values):.2%} to {max(values):.2%} | {seconds:.0f} |")
 
 
-def _accuracy(train: Any, test: Any, sync: str, epochs: int, seed: int) -> float:
+def _accuracy(stage: Any, train: Any, test: Any) -> float:
+    scored = stage.fit(train).transform(test)
+    return float(scored.selectExpr("avg(cast(prediction = label as double)) as accuracy").first().accuracy)
+
+
+def _torch(sync: str, epochs: int, seed: int) -> Any:
     import torch
     from torch import nn
 
@@ -56,29 +63,56 @@ def _accuracy(train: Any, test: Any, sync: str, epochs: int, seed: int) -> float
 
     torch.manual_seed(seed)
     layers = nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)
-    stage = DLEstimator(
+    return DLEstimator(
         nn.Sequential(*layers),
         loss=nn.CrossEntropyLoss(),
         optimizer="SGD",
-        learningRate=0.1,
-        batchSize=128,
+        learningRate=_RATE,
+        batchSize=_BATCH,
         epochs=epochs,
-        numReplicas=2,
+        numReplicas=_REPLICAS,
         sync=sync,
         task="multiclass",
         fromLogits=True,
         seed=seed,
     )
-    scored = stage.fit(train).transform(test)
-    return float(scored.selectExpr("avg(cast(prediction = label as double)) as accuracy").first().accuracy)
+
+
+def _graph(sync: str, epochs: int, seed: int) -> Any:
+    from benchmarks.peers.async_peer import network
+    from firesteel.pipeline import SparkAsyncDL, build_graph
+
+    return SparkAsyncDL(
+        inputCol="vector",
+        labelCol="hot",
+        tensorflowGraph=build_graph(network),
+        tfInput="x:0",
+        tfLabel="y:0",
+        tfOutput="out:0",
+        tfOptimizer="gradient_descent",
+        tfLearningRate=_RATE,
+        iters=epochs,
+        miniBatchSize=_BATCH // _REPLICAS,
+        partitions=_REPLICAS,
+        acquireLock=sync.endswith("locked"),
+        predictionCol="prediction",
+        seed=seed,
+    )
 
 
 def _frame(spark: Any, folder: Path, part: str) -> Any:
     import pandas as pd
+    from pyspark.ml.functions import array_to_vector
+    from pyspark.sql.functions import array, col, lit
 
     images = _idx(folder / f"{part}-images-idx3-ubyte.gz").reshape(-1, 784).astype(np.float32) / 255
     labels = _idx(folder / f"{part}-labels-idx1-ubyte.gz").astype(np.int64)
-    frame = spark.createDataFrame(pd.DataFrame({"features": list(images), "label": labels})).repartition(2).cache()
+    frame = spark.createDataFrame(pd.DataFrame({"features": list(images), "label": labels}))
+    hot = array(*[(col("label") == lit(place)).cast("double") for place in range(10)])
+    frame = frame.withColumn("vector", array_to_vector(col("features").cast("array<double>"))).withColumn(
+        "hot", array_to_vector(hot)
+    )
+    frame = frame.repartition(_REPLICAS).cache()
     frame.count()
     return frame
 

@@ -186,6 +186,49 @@ def test_an_answer_that_is_lost_makes_no_second_update(is_bound: bool) -> None:
 
 
 @pytest.mark.parametrize("pair", [socket.socketpair, tcp_pair])
+def test_a_push_that_is_under_way_when_the_connection_ends_is_applied_once(pair: Pair) -> None:
+    with serving(pair=pair, is_locked=False) as served:
+        mine = replica()
+        one = client(served)
+        for _ in range(4):
+            one.push(gradient_of_ones(mine), step=1, into=(mine.weights(), ()), waits=False)
+            served.ends[-1].shutdown(socket.SHUT_RDWR)  # before the server has said anything, or after
+            one.end_push()
+        assert len(served.ends) > 4, "no connection was lost, so nothing was tried"
+        assert mine.weights()[0].tolist() == [-2.0] * 4
+        assert served.server.updates == 4
+        one.close()
+
+
+def test_who_asks_for_something_else_hears_of_the_push_first() -> None:
+    told: list[dict[str, Any]] = []
+    with serving(is_locked=False, tell=told.append) as served:
+        mine, one = replica(), client(served)
+        one.push(gradient_of_ones(mine), step=1, into=(mine.weights(), ()), waits=False)
+        one.tell({"name": "failed"})
+        assert mine.weights()[0].tolist() == [-0.5] * 4
+        assert told == [{"name": "failed"}]
+        one.pull(mine.weights())
+        assert mine.weights()[0].tolist() == [-0.5] * 4
+        one.close()
+
+
+def test_a_client_knows_whether_others_are_at_work() -> None:
+    with serving(is_locked=False) as served:
+        mine, other = replica(), client(served, 1)
+        one = client(served)
+        assert one.is_alone, "before the first answer nobody knows of others"
+        one.push(gradient_of_ones(mine), step=1)
+        assert not one.is_alone
+        other.close()
+        end = time.monotonic() + 3
+        while not one.is_alone and time.monotonic() < end:
+            one.push(gradient_of_ones(mine), step=1)
+        assert one.is_alone
+        one.close()
+
+
+@pytest.mark.parametrize("pair", [socket.socketpair, tcp_pair])
 def test_two_replicas_push_what_each_has_computed(pair: Pair) -> None:
     """Where memory is shared, gradients lie where the server reads them, and each client's are its own."""
     with serving(pair=pair) as served:

@@ -25,7 +25,7 @@ from multiprocessing.connection import wait
 from typing import IO, Any
 
 from firesteel.cluster import child
-from firesteel.core.imports import importing
+from firesteel.core.imports import import_ahead
 
 __all__ = ["Forked", "Stem", "fork", "is_possible", "keep", "main"]
 
@@ -237,9 +237,7 @@ def main() -> None:
     child.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = socket.socket(fileno=int(sys.argv[1]))
-    with importing():
-        for word in sys.argv[2:]:
-            _call(word)
+    import_ahead(sys.argv[2:])
     gc.collect()
     gc.freeze()  # what was imported stays, and need not be looked at in every fork
     sys.stdout.flush()
@@ -249,15 +247,6 @@ def main() -> None:
         os.dup2(nothing.fileno(), 2)
     _serve(channel)
     os._exit(0)
-
-
-def _call(word: str) -> None:
-    module, _, function = word.partition(":")
-    # What cannot be imported is said by the fork, which needs it, with a traceback to the driver.
-    with contextlib.suppress(Exception):
-        found: Any = importlib.import_module(module)
-        if function:
-            getattr(found, function)()
 
 
 def _serve(channel: socket.socket) -> None:

@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from firesteel.core.errors import ClusterError
+from firesteel.core.lookout import Lookout
 
 __all__ = ["Allowance", "Connection", "Link", "Room", "WireError", "answer_challenge", "challenge"]
 
@@ -97,14 +98,20 @@ class Connection(Protocol):
 
 
 class Link:
-    """One end of a connection. ``send`` may be called from several threads, ``receive`` from one."""
+    """One end of a connection. ``send`` may be called from several threads, ``receive`` from one.
 
-    def __init__(self, connection: Connection) -> None:
+    Args:
+        connection: a socket.
+        is_eager: whether messages mostly come within a fraction of a millisecond, from a process of the same machine.
+    """
+
+    def __init__(self, connection: Connection, *, is_eager: bool = False) -> None:
         self.heard = time.monotonic()
         """When bytes last arrived: also in the middle of a message, for a large one takes its time."""
         self._socket = connection
         self._sending = threading.Lock()
         self._sum = 0  # of the buffers that arrive
+        self._lookout = Lookout(connection.fileno()) if is_eager else None
         # TCP's own checksum lets one damaged segment in 65,536 through. TLS notices by itself, and between two
         # processes of one machine there is no wire: there, buffers go without.
         self._sums_buffers = isinstance(connection, socket.socket) and connection.family != socket.AF_UNIX
@@ -156,9 +163,13 @@ class Link:
 
     def receive(self, room: Room | None = None) -> tuple[dict[str, Any], list[Any]] | None:
         """The next message, or ``None`` when the other end closed. Raises ``WireError`` on foreign bytes."""
+        if self._lookout is not None:
+            self._lookout.look()
         header = self._read(_HEADER.size + _CHECKSUM.size, is_start=True)
         if header is None:
             return None
+        if self._lookout is not None:
+            self._lookout.learn()
         magic, is_summed, json_bytes, count, checksum = _HEADER.unpack_from(header)
         if magic != _MAGIC:
             raise WireError(f"a connection sent {_name(header)} instead of a Firesteel message")

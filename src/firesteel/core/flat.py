@@ -136,6 +136,13 @@ class FlatReplica(_Plain, ABC):
 
         return use
 
+    def bind_weights(self, buffers: Sequence[Array]) -> bool:
+        """See ``Trainable``."""
+        (buffer,) = buffers
+        buffer[...] = self.values
+        self.values = buffer
+        return True
+
     def update(self, again: Callable[[], None] | None = None) -> None:
         """See ``Trainable``."""
         self.apply(self._gradient, *self._slice)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from firesteel.core.errors import CheckpointError
 
-__all__ = ["follow", "importing", "path_of"]
+__all__ = ["follow", "import_ahead", "importing", "path_of"]
 
 
 def path_of(thing: Any) -> str | None:
@@ -43,12 +44,34 @@ def follow(path: str) -> Any:
 
 
 @contextlib.contextmanager
-def importing() -> Iterator[None]:
-    """Inside, Python does not look for garbage: a framework's modules are none, and looking a sixth of its import."""
+def importing(without: Iterable[str] = ()) -> Iterator[None]:
+    """Inside, Python does not look for garbage: a framework's modules are none, and looking a sixth of its import.
+
+    Packages ``without`` seem not to be installed, unless they are imported already: what a framework imports only in
+    case somebody wants it with them. For processes of our own, where nobody does.
+    """
     was_enabled = gc.isenabled()
+    hidden = [name for name in without if name not in sys.modules]
     gc.disable()
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: Python's word for "not there"
     try:
         yield
     finally:
+        for name in hidden:
+            sys.modules.pop(name, None)
         if was_enabled:
             gc.enable()
+
+
+def import_ahead(words: Iterable[str]) -> None:
+    """Import each "module", or call its function where it is "module:function", before anybody asks for it.
+
+    What cannot be imported is left to whoever needs it, who can say so.
+    """
+    with importing():
+        for word in words:
+            module, _, function = word.partition(":")
+            with contextlib.suppress(Exception):
+                found: Any = importlib.import_module(module)
+                if function:
+                    getattr(found, function)()

@@ -91,6 +91,13 @@ class Trainable(Replica, Protocol):
         """
         ...
 
+    def bind_weights(self, buffers: Sequence[Array]) -> bool:
+        """Keep the weights in these buffers from now on, made like those of ``weights``: who writes there has set them.
+
+        False where they cannot be moved.
+        """
+        ...
+
     def update(self, again: Callable[[], None] | None = None) -> None:
         """Apply the summed gradients with the program's own optimizer.
 

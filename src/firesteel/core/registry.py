@@ -11,8 +11,9 @@ from firesteel.core.imports import importing
 
 if TYPE_CHECKING:
     from firesteel.core.ports import Framework
+    from firesteel.core.program import Program
 
-__all__ = ["framework", "framework_names"]
+__all__ = ["framework", "framework_names", "imports_of"]
 
 _GROUP = "firesteel.frameworks"
 
@@ -39,3 +40,9 @@ def framework(name: str) -> Framework:
     with importing():
         found: Framework = entry.load()
     return found
+
+
+def imports_of(program: Program) -> tuple[str, ...]:
+    """What a process of this program may import before it is asked for; see ``Framework.ahead``."""
+    ahead = getattr(framework(program.framework), "ahead", None)  # an outsider's may be older than this
+    return () if ahead is None else ahead(program)

@@ -34,7 +34,7 @@ def dial(address: Address) -> Link:
     """A connection to a server, whose both ends have proven that they know the secret. ``OSError`` without one."""
     if address.name:
         with contextlib.suppress(OSError, WireError):  # another machine: no socket of that name
-            return Link(_connect_here(address))
+            return Link(_connect_here(address), is_eager=True)
     return Link(connect(address))
 
 

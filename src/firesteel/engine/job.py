@@ -73,8 +73,7 @@ def imports_ahead(plan: Fit) -> tuple[str, ...]:
     """See ``TaskCard.ahead``. Driver only."""
     if plan.exchange.library != "gloo":
         return ()  # the others' libraries have threads from their import on
-    ahead = getattr(registry.framework(plan.program.framework), "ahead", None)  # an outsider's may be older than this
-    found = ahead(plan.program) if ahead is not None else ()
+    found = registry.imports_of(plan.program)
     return ("firesteel.engine.worker", *found, *modules_of(plan.exchange, plan.launch.world)) if found else ()
 
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from firesteel.cluster.roles import Role
 from firesteel.cluster.tls import wanted
 from firesteel.cluster.travel import pack
 from firesteel.cluster.wire import Link, WireError
+from firesteel.core import registry
 from firesteel.core.errors import ClusterError, UnsupportedError
 from firesteel.engine.address import Address
 from firesteel.engine.serving import ServerJob
@@ -69,6 +70,7 @@ class Servers:
     ) -> None:
         read = lambda key: spark.conf.get(key, None)  # noqa: E731
         self._payload = pack(job, "the program")
+        self._ahead = registry.imports_of(job.program)
         self._about = {"host": host or bind_address(spark), "is_encrypted": wanted(read)}
         self._host = host or driver_address(spark)
         most = min(os.cpu_count() or 1, _MOST_SERVERS) if may_cut else 1
@@ -79,7 +81,7 @@ class Servers:
     def __enter__(self) -> Servers:
         try:
             for port in self._ports:
-                self._processes.append(_Server(self._payload, {**self._about, "port": port}, self._host))
+                self._processes.append(_Server(self._payload, self._ahead, {**self._about, "port": port}, self._host))
             self.addresses = tuple(process.address() for process in self._processes)
         except BaseException:
             self.__exit__(None, None, None)
@@ -117,7 +119,7 @@ class Servers:
 class _Server:
     """One process, and the line to it."""
 
-    def __init__(self, payload: bytes, about: dict[str, Any], host: str) -> None:
+    def __init__(self, payload: bytes, ahead: Sequence[str], about: dict[str, Any], host: str) -> None:
         self.events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[dict[str, Any], list[Any]] | None] = queue.SimpleQueue()
         self._failure: Failure | None = None
@@ -133,7 +135,7 @@ class _Server:
             program.seek(0)
             # Not python -c or a fork: a process that knows nothing of the driver's threads.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "firesteel.engine.serving", str(theirs.fileno()), str(program.fileno())],
+                [sys.executable, "-m", "firesteel.engine.serving", str(theirs.fileno()), str(program.fileno()), *ahead],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ from firesteel.cluster.travel import unpack
 from firesteel.cluster.wire import Link, WireError
 from firesteel.core import registry
 from firesteel.core.errors import FiresteelError
-from firesteel.core.imports import importing
+from firesteel.core.imports import import_ahead, importing
 from firesteel.core.program import Program
 from firesteel.sync.server import ParameterServer
 
@@ -61,7 +62,7 @@ def main() -> None:
         os._exit(1)
     logging.getLogger("firesteel").addHandler(_Teller(link))
     try:
-        _Process(link, received[0], program).run()
+        _Process(link, received[0], program).run(sys.argv[3:])
     except BaseException as error:  # noqa: BLE001 - whatever it was, the driver has to hear of it
         failure = Failure.of(error, rank=-1, host=received[0]["host"])
         with contextlib.suppress(OSError):
@@ -112,13 +113,15 @@ class _Process:
             }
         )
 
-    def run(self) -> None:
+    def run(self, ahead: Sequence[str]) -> None:
         """Bring the replica to life; then do what the driver says, until it hangs up."""
+        import_ahead(ahead)
         with os.fdopen(self._program, "rb") as file:
             job: ServerJob = unpack(file.read())
+        framework = registry.framework(job.program.framework)
         with importing():
-            framework = registry.framework(job.program.framework)
-        replica: Any = framework.replica(job.program, "cpu", int(os.environ.get("OMP_NUM_THREADS", "1")))
+            threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
+            replica: Any = framework.replica(job.program, "cpu", threads)
         replica.seed(job.seed)
         replica.start(job.program.state)
         self._server = ParameterServer(replica, is_locked=job.is_locked, staleness=job.staleness, tell=self._tell)
@@ -157,7 +160,7 @@ class _Process:
             self._ready.wait()
             assert self._server is not None
             try:
-                self._server.serve(Link(stream))
+                self._server.serve(Link(stream, is_eager=connection.family == socket.AF_UNIX))
             except FiresteelError as error:
                 _log.warning("a connection from %s to the parameter server was ended: %s", host, error)
             except OSError:

@@ -88,6 +88,7 @@ class _Turn:
         self.partition = partition
         self._card = card
         self._pushes = 0
+        self._is_pushing = self._is_pulling = False
         self._client: Client | None = None
         self._replica: Any = None
 
@@ -134,7 +135,7 @@ class _Turn:
         if self._client is None:
             name = (self._card.round, self.partition)
             dials = [partial(dial, each) for each in self._card.servers]
-            self._client = Client(dials, name, has_extras=True, replica=self._replica)
+            self._client = Client(dials, name, has_extras=True)
         return self._client
 
     # --- the loop ---
@@ -148,6 +149,7 @@ class _Turn:
                 self._pushes += self._per_iter  # all of it was applied before
                 continue
             if not is_fresh:
+                self._end_push()
                 client.pull(*self._buffers)
                 self._load()
             is_fresh = False
@@ -158,12 +160,35 @@ class _Turn:
                 replica.seed(plan.seed, self._card.round, self.partition, iteration, place)
                 replica.backward(self._rows.take(rows), 1.0)
                 is_fresh = self._pulls_after(iteration, place)
-                into = self._buffers if is_fresh else None
-                client.push(replica.gradients(), step=0, extras=replica.buffers(), into=into)
-                if is_fresh:
-                    self._load()
+                self._push(is_pulling=is_fresh)
             if plan.reports:
+                self._end_push()
                 self._tell_loss(iteration)
+        self._end_push()
+
+    def _push(self, *, is_pulling: bool) -> None:
+        """Push what the last backward left.
+
+        Without a lock and beside others, the next batch does not wait for that: its weights are those that came of the
+        push before this one. Others' pushes come between anyway, and neither the server nor the way there is waited
+        for. Alone, every batch sees all before it, as in a loop without a server; so it does where batches move
+        averages that the server keeps, of which half would be lost.
+        """
+        self._end_push()
+        client, extras = self._enter(), self._replica.buffers()
+        # A graph's gradients are new arrays in each backward: this push may be said again while the next one runs.
+        into = self._buffers if is_pulling else None
+        client.push(self._replica.gradients(), step=0, extras=extras, into=into, waits=False)
+        self._is_pushing, self._is_pulling = True, is_pulling
+        if self._plan.is_locked or client.is_alone or extras:
+            self._end_push()
+
+    def _end_push(self) -> None:
+        if self._is_pushing:
+            self._is_pushing = False
+            self._enter().end_push()
+            if self._is_pulling:
+                self._load()
 
     def _pulls_after(self, iteration: int, place: int) -> bool:
         """Whether a pull follows this push at once: then both are one exchange."""

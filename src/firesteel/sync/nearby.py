@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from firesteel.core.errors import SyncError
+from firesteel.core.lookout import Lookout
 from firesteel.core.ports import Group
 from firesteel.sync.gathering import gather_bytes
 
@@ -58,7 +59,7 @@ class NearbyGroup:
         self._halves = [
             [np.frombuffer(m, np.uint8, half_bytes, half * half_bytes) for m in memories] for half in (0, 1)
         ]
-        self._links = dict(links)
+        self._links = {other: (link, Lookout(link.fileno())) for other, link in links.items()}
         self._timeout = timeout_seconds
         self._room = half_bytes
         self._exchanges = 0
@@ -112,7 +113,7 @@ class NearbyGroup:
 
     def close(self) -> None:
         """Leave the group, and the library's."""
-        for link in self._links.values():
+        for link, _ in self._links.values():
             link.close()
         self._library.close()
 
@@ -136,11 +137,13 @@ class NearbyGroup:
         """Tell all the others that this rank is here, and wait until they all are."""
         other = -1
         try:
-            for other, link in self._links.items():  # noqa: B007 - for the error
+            for other, (link, _) in self._links.items():  # noqa: B007 - for the error
                 link.send(b".")
-            for other, link in self._links.items():
+            for other, (link, lookout) in self._links.items():
+                lookout.look()
                 if not link.recv(1):
                     raise SyncError(f"replica {self.rank} lost replica {other}: it has gone", rank=self.rank)
+                lookout.learn()
         except BlockingIOError:
             raise SyncError(
                 f"replica {self.rank} has waited {self._timeout:g} s for replica {other} (exchange_timeout)",

@@ -34,6 +34,7 @@ def check_framework(framework: Framework, program: Program, batch: Batch, *, tol
         return
     _gradients_add_up(framework, program, batch, tolerance)
     _no_rows_no_gradient(framework, program, batch)
+    _weights_may_lie_elsewhere(framework, program, batch)
     _gradients_may_lie_elsewhere(framework, program, batch)
     _state_survives(framework, program, batch)
     _programs_have_their_state(framework, program, batch)
@@ -163,6 +164,25 @@ def _gradients_may_lie_elsewhere(framework: Framework, program: Program, batch: 
     learner.update()
     server.update()
     _same(server.weights(), learner.weights(), "an update reads other gradients than those in the buffers bound to it")
+
+
+def _weights_may_lie_elsewhere(framework: Framework, program: Program, batch: Batch) -> None:
+    """As in a replica beside a parameter server, which lays the weights down where they are used."""
+    apart, bound = _replica(framework, program), _replica(framework, program)
+    bound.backward(_part(batch, 0, 0), 0.0)  # some models have their shapes from the first batch
+    buffers = [np.zeros_like(array) for array in bound.weights()]
+    if not bound.bind_weights(buffers):
+        return  # then they are copied
+    for replica in (apart, bound):
+        replica.backward(batch, 1.0)
+        replica.update()
+    _same(buffers, apart.weights(), "an update does not reach the buffers that weights were bound to")
+    for buffer, array in zip(buffers, _replica(framework, program).weights(), strict=True):
+        buffer[:] = array
+    for name, values in _replica(framework, program).forward(batch).items():
+        np.testing.assert_array_equal(
+            bound.forward(batch)[name], values, err_msg="weights written into bound buffers are not used"
+        )
 
 
 def _state_survives(framework: Framework, program: Program, batch: Batch) -> None:

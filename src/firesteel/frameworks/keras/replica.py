@@ -164,6 +164,10 @@ class KerasReplica:
 
         return use
 
+    def bind_weights(self, buffers: Sequence[Array]) -> bool:
+        """See ``Trainable``. A backend's variables are where it has put them."""
+        return False
+
     def update(self, again: Callable[[], None] | None = None) -> None:
         """Apply the agreed gradients with the model's own optimizer."""
         self._steps.update(self._flats)

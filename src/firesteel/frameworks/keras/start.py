@@ -6,8 +6,13 @@ import os
 import sys
 
 from firesteel.core.errors import PlanError, missing_extra
+from firesteel.core.imports import importing
 
 __all__ = ["on_tensorflow", "on_torch", "wake"]
+
+# For a converter of TensorFlow's and for Keras's wrappers in sklearn's ways: a fifth of the time, and no replica has a
+# use for them.
+_UNUSED = ("jax", "sklearn")
 
 
 def wake(backend: str, threads: int) -> None:
@@ -28,12 +33,14 @@ def wake(backend: str, threads: int) -> None:
 
 def on_tensorflow() -> None:
     """Import Keras on TensorFlow, for replicas to come."""
-    wake("tensorflow", 0)
+    with importing(without=_UNUSED):
+        wake("tensorflow", 0)
 
 
 def on_torch() -> None:
     """Import Keras on torch, for replicas to come."""
-    wake("torch", 0)
+    with importing(without=_UNUSED):
+        wake("torch", 0)
 
 
 def _limit(backend: str, threads: int) -> None:

@@ -76,9 +76,10 @@ class TensorFlowSteps:
     def _compiled(self, function: Callable[..., Any], is_relaxed: bool = True) -> Callable[..., Any]:
         if self._model.run_eagerly:
             return function
-        return _Compiled(
-            tf.function(function, reduce_retracing=is_relaxed, jit_compile=bool(self._model.jit_compile) or None)
-        )
+        # Python's own "if" and "for" stay so, as they do in Keras's own steps. AutoGraph would write what it makes of
+        # our functions to files, and a process that is killed leaves them behind.
+        settings = {"autograph": False, "jit_compile": bool(self._model.jit_compile) or None}
+        return _Compiled(tf.function(function, reduce_retracing=is_relaxed, **settings))
 
     def _call(self, x: Any, training: bool) -> Any:
         return self._model(x, training=training) if self._model._call_has_training_arg else self._model(x)

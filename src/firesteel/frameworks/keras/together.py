@@ -276,7 +276,7 @@ class _TensorFlowSteps(_Steps):
             return model.train_step(data)
 
         # Not jit: XLA cannot leave its program in the middle of a step.
-        step = one_step if model.run_eagerly else tf.function(one_step, reduce_retracing=True)
+        step = one_step if model.run_eagerly else tf.function(one_step, autograph=False, reduce_retracing=True)
         step = model._autoconvert_optionals(step)
 
         def train_function(iterator: Iterator[Any]) -> Any:
@@ -302,7 +302,7 @@ class _TensorFlowSteps(_Steps):
                 [tf.cast(each, variable.dtype) for each, variable in zip(gradients, variables, strict=True)], variables
             )
 
-        compiled = tf.function(update, reduce_retracing=True)
+        compiled = tf.function(update, autograph=False, reduce_retracing=True)
         return lambda gradients: compiled([tf.constant(each) for each in gradients])
 
     def apply(self, apply: Callable[..., None], gradients: Any, variables: Any) -> None:

@@ -202,6 +202,10 @@ class MXNetReplica:
 
         return use
 
+    def bind_weights(self, buffers: Sequence[Array]) -> bool:
+        """See ``Trainable``. MXNet's arrays are its own."""
+        return False
+
     def update(self, again: Callable[[], None] | None = None) -> None:
         """Apply the agreed gradients with the program's own optimizer."""
         trained = self._style.trained

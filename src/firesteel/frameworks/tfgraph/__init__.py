@@ -49,7 +49,7 @@ class TFGraphFramework:
 
     def ahead(self, program: Program) -> tuple[str, ...]:
         """TensorFlow; it starts no thread before its first op."""
-        return ("tensorflow",)
+        return ("firesteel.frameworks.tfgraph.start:lean",)
 
     def replica(self, program: Program, device: str = "cpu", threads: int = 1) -> Any:
         """A replica in this process."""

@@ -121,8 +121,11 @@ def _open_keras(path: str) -> Opened:
         )
     model = keras.saving.load_model(path, compile=False)
     specs = [tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype, tensor.name) for tensor in model.inputs]
-    function = tf.function(lambda *inputs: model(inputs[0] if len(inputs) == 1 else list(inputs), training=False))
-    opened = open_function(function, *specs)
+
+    def outputs(*inputs: Any) -> Any:
+        return model(inputs[0] if len(inputs) == 1 else list(inputs), training=False)
+
+    opened = open_function(tf.function(outputs, autograph=False), *specs)
     opened.inputs = _by_layer(model.inputs, opened.inputs.values())
     opened.outputs = _by_layer(model.outputs, opened.outputs.values())
     return opened

@@ -160,6 +160,10 @@ class LearningReplica(GraphReplica):
 
         return use
 
+    def bind_weights(self, buffers: Sequence[Array]) -> bool:
+        """See ``Trainable``. A session's variables are where TensorFlow has put them."""
+        return False
+
     def update(self, again: Callable[[], None] | None = None) -> None:
         """Apply the agreed gradients."""
         self._updater.update(self._gradients, again)

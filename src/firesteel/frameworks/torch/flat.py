@@ -45,8 +45,18 @@ class Flat:
         wide = torch.float64 if first.dtype == torch.float64 else torch.float32
         for parameter, begin, end in zip(parameters, self.offsets, self.offsets[1:], strict=False):
             self.values[begin:end].copy_(parameter.data.reshape(-1))
-            parameter.data = self.values[begin:end].view(parameter.shape)
+        self._point()
         self.bind(torch.zeros(self.size + len(parameters) + 1, dtype=wide))()
+
+    def settle(self, values: torch.Tensor) -> None:
+        """Make this the weight buffer; it gets the weights."""
+        values.copy_(self.values)
+        self.values = values
+        self._point()
+
+    def _point(self) -> None:
+        for parameter, begin, end in zip(self.parameters, self.offsets, self.offsets[1:], strict=False):
+            parameter.data = self.values[begin:end].view(parameter.shape)
 
     def bind(self, gradient: torch.Tensor) -> Callable[[], None]:
         """A function that makes this the gradient buffer. Its views are made here: a step has no time for it."""

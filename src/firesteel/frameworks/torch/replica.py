@@ -265,6 +265,14 @@ class TorchReplica:
 
         return use
 
+    def bind_weights(self, buffers: Sequence[Array]) -> bool:
+        """See ``Trainable``. What a slice's optimizer or DDP holds on to is not moved."""
+        if self._slices is not None or self._wrapped is not None or not all(flat.is_shared for flat in self._flats):
+            return False
+        for flat, array in zip(self._flats, buffers, strict=True):
+            flat.settle(torch.from_numpy(array))
+        return True
+
     def update(self, again: Callable[[], None] | None = None) -> None:
         """Clip and apply the agreed gradients; see ``Trainable``."""
         self._spread()

@@ -39,7 +39,8 @@ class Client:
         dials: how each server is reached, in the order of their slices.
         name: who this is: numbers of pushes are kept by it, also when the process is another one.
         has_extras: whether the state outside the gradient (batch-norm's means) is the server's too.
-        replica: whose gradients are pushed: where memory is shared with the server, they are kept there.
+        replica: whose gradients are pushed and whose weights are pulled: where memory is shared with the server, they
+            are kept there. It does nothing else while a push or a pull is under way.
         patience_seconds: how long to try to reach a server.
     """
 
@@ -88,14 +89,28 @@ class Client:
         step: int,
         extras: Sequence[Array] = (),
         into: tuple[Sequence[Array], Sequence[Array]] | None = None,
+        waits: bool = True,
     ) -> None:
-        """Push gradients, or ``None`` for a step without rows; ``into``: pull weights and extras at the same time."""
+        """Push gradients, or ``None`` for a step without rows; ``into``: pull weights and extras at the same time.
+
+        Without ``waits``, whoever pushes goes on until ``end_push``, and leaves these arrays as they are.
+        """
         self.pushes += 1
         # First to all, then from all: servers work side by side.
         for end in self._ends:
             end.begin_push(self.pushes, gradients, extras, step, into)
+        if waits:
+            self.end_push()
+
+    def end_push(self) -> None:
+        """Wait until the last push was applied, and for what was pulled with it."""
         for end in self._ends:
             end.end_push()
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody else was at work when the last push was applied."""
+        return all(end.is_alone for end in self._ends)
 
     def tell(self, event: dict[str, Any]) -> None:
         """Tell the driver."""
@@ -127,6 +142,7 @@ class _End:
         self, dial: Dial, name: list[int], replica: Trainable | None, *, has_extras: bool, patience_seconds: float
     ) -> None:
         self.applied = 0
+        self.is_alone = True
         self._dial = dial
         self._name = name
         self._replica = replica
@@ -142,6 +158,8 @@ class _End:
 
     def ask(self, message: dict[str, Any], buffers: Sequence[Any] = ()) -> tuple[dict[str, Any], Sequence[Any]]:
         """One request and its answer."""
+        if self._request is not None:
+            self.end_push()  # whose answer comes first
 
         def once(line: Line) -> tuple[dict[str, Any], Sequence[Any]]:
             line.send(message, buffers)
@@ -200,7 +218,9 @@ class _End:
     def end_push(self) -> None:
         """Wait until the push was applied; say it again where the answer was lost."""
         request, into = self._request, self._into
-        assert request is not None
+        if request is None:
+            return  # the answer has been waited for
+        self._request = self._into = None
         is_said = self._line is not None
 
         def once(line: Line) -> None:
@@ -208,13 +228,10 @@ class _End:
             if not is_said:
                 request(line)
             is_said = False
-            if into is None:
-                _answer(line)
-            else:
-                self._receive(line, *into)
+            answer = _answer(line)[0] if into is None else self._receive(line, *into)
+            self.is_alone = answer.get("alone", True)
 
         self._try(once)
-        self._request = self._into = None
 
     def state(self, *, is_slice: bool) -> dict[str, bytes]:
         """The server's state, or its slice of the optimizer's."""
@@ -225,7 +242,7 @@ class _End:
         """Close the connection."""
         self._hang_up()
 
-    def _receive(self, line: Line, weights: Sequence[Array], extras: Sequence[Array]) -> None:
+    def _receive(self, line: Line, weights: Sequence[Array], extras: Sequence[Array]) -> dict[str, Any]:
         assert self._layout is not None
         runs = self._layout.of_weights(weights)
         targets = [] if self._memory is not None else [_as_bytes(run) for run in runs]
@@ -244,6 +261,7 @@ class _End:
         _raise_error(received[0])
         if self._memory is not None:
             self._memory.pull_into(runs)
+        return received[0]
 
     def _try(self, once: Callable[[Line], _Found]) -> _Found:
         """Do something with the connection; where that is lost, with another one, as long as patience lasts."""
@@ -275,14 +293,18 @@ class _End:
         if answer["shares"]:
             self._memory = SharedBuffers.make(self._layout, line.fileno())
             _answer(line)
-            self._settle_gradients(self._layout, self._memory)
+            self._settle(self._layout, self._memory)
 
-    def _settle_gradients(self, layout: Layout, memory: SharedBuffers) -> None:
-        """The next backward writes where the server reads; what lies elsewhere by then is copied as it is pushed."""
+    def _settle(self, layout: Layout, memory: SharedBuffers) -> None:
+        """The next backward writes where the server reads, and its weights are where the server writes.
+
+        What lies elsewhere by then is copied.
+        """
         if self._replica is not None and layout.is_whole:
             use = self._replica.bind_gradients(layout.as_gradients(memory.push))
             if use is not None:
                 use()
+            self._replica.bind_weights(layout.as_weights(memory.pull))
 
     def _hang_up(self) -> None:
         if self._line is not None:

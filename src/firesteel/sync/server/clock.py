@@ -30,6 +30,11 @@ class Clock:
         with self._change:
             return sum(self._applied.values())
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is one client at work, or none."""
+        return len(self._working) < 2
+
     def enter(self, client: Hashable) -> int:
         """A client comes to work, perhaps not for the first time; the number of its last push that was applied."""
         with self._change:

@@ -69,6 +69,10 @@ class Layout:
         """Bytes of a push as gradient buffers, where it ``is_whole``."""
         return [each.view(dtype) for each, (dtype, _) in zip(pushed, self.gradients, strict=True)]
 
+    def as_weights(self, pulled: Sequence[Array]) -> list[Array]:
+        """Bytes of a pull as weight buffers, where it ``is_whole``."""
+        return [each.view(dtype) for each, (dtype, _) in zip(pulled, self.weights, strict=True)]
+
     @property
     def pull_bytes(self) -> list[int]:
         """The length of each buffer of a pull."""

@@ -69,6 +69,11 @@ class SharedBuffers:
         """Where gradients lie, as bytes: a replica may keep its own there."""
         return self._push
 
+    @property
+    def pull(self) -> list[Array]:
+        """Where weights are laid down, as bytes: a replica may keep its own there, for as long as it waits for them."""
+        return self._pull
+
     def put_push(self, arrays: Sequence[Array]) -> None:
         """Client: lay the gradients down."""
         _copy(self._push, [_bytes(array) for array in arrays])

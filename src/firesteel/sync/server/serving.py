@@ -210,7 +210,8 @@ class ParameterServer:
                 self._advance(int(step))
                 self._clock.advance(name, number)
         self._clock.wait(name)
-        return self._pull(client) if message["pulls"] else ({}, ())
+        _, pulled = self._pull(client) if message["pulls"] else ({}, ())
+        return {"alone": self._clock.is_alone}, pulled
 
     def _check_gang(self, client: _Client) -> None:
         if client.gang != self._gang:

@@ -22,7 +22,7 @@ def session(master: str, concurrent: int = 0, **conf: str) -> Any:
     )
     context = SimpleNamespace(
         master=master,
-        getConf=lambda: SimpleNamespace(get=lambda key, default=None: settings.get(key, default)),
+        _conf=SimpleNamespace(get=lambda key, default=None: settings.get(key, default)),
         _jsc=SimpleNamespace(sc=lambda: scala),
     )
     return SimpleNamespace(sparkContext=context)

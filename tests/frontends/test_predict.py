@@ -5,13 +5,17 @@ from __future__ import annotations
 import datetime
 import decimal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from pyspark import SparkContext
+from pyspark.errors import PythonException
 from pyspark.ml.linalg import DenseVector, Vectors, VectorUDT
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -206,6 +210,42 @@ def test_arrays_matrices_vectors_and_tensors(spark: SparkSession) -> None:
 def test_two_columns_for_two_inputs(spark: SparkSession) -> None:
     df = spark.createDataFrame([([1.0, 2.0], [3.0, 4.0])], "a array<double>, b array<double>")
     assert column(estimator(Pair()).predict(df, feature_cols=["b", "a"])).tolist() == [[13.0, 24.0]]
+
+
+def test_wide_tensors_of_files_are_read_there_and_the_same(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also filtered ones, two in a row, in pieces of other sizes than batches; and Spark does not send them."""
+    rows, width = 700, 300
+    values = np.random.default_rng(2).random((2, rows, width)).astype(np.float32)
+    table = pa.table({"id": range(rows), **{n: [r.tobytes() for r in v] for n, v in zip("ab", values, strict=True)}})
+    pq.write_table(table, tmp_path / "of 700.parquet", row_group_size=190)
+    df = spark.read.parquet(str(tmp_path)).where("id % 5 != 2")
+    for name in "ab":
+        df = as_tensor_column(df, name, "float32", [width])
+    kept = [number for number in range(rows) if number % 5 != 2]
+    result = estimator(Pair()).predict(df, feature_cols=["b", "a"], batch_size=32)
+    assert result.columns == ["id", "a", "b", "prediction"]
+    assert [row.id for row in result.select("id").collect()] == kept
+    np.testing.assert_allclose(column(result), (values[1] + 10 * values[0])[kept], rtol=1e-6)
+    capfd.readouterr()
+    result.select("prediction").explain()
+    plan = capfd.readouterr().out
+    assert "row_index" in plan
+    assert "ReadSchema: struct<id:bigint,_tmp" in plan, "wide columns that nobody keeps are not read by Spark"
+    spark.conf.set("spark.firesteel.readFiles", "false")
+    try:
+        assert (column(estimator(Pair()).predict(df, feature_cols=["b", "a"], batch_size=32)) == column(result)).all()
+    finally:
+        spark.conf.unset("spark.firesteel.readFiles")
+
+
+def test_a_cell_of_another_size_in_a_file_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    cells = [bytes(1200), bytes(1200), bytes(1196)]
+    pq.write_table(pa.table({"x": cells}), tmp_path / "f.parquet")
+    df = as_tensor_column(spark.read.parquet(str(tmp_path)), "x", "float32", [300])
+    with pytest.raises(PythonException, match=r"'x'.*1196"):
+        estimator(Apply()).predict(df, feature_cols="x").collect()
 
 
 # --- from the model to columns ---

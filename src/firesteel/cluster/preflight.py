@@ -112,7 +112,7 @@ def setting_of(spark: SparkSession, key: str) -> str | None:
     """A setting of the running Spark, classic or Connect; ``None`` where nobody set it."""
     if is_remote(spark):
         return spark.conf.get(key, None)
-    return spark.sparkContext.getConf().get(key)
+    return spark.sparkContext._conf.get(key)  # getConf copies all settings first, one call to the JVM for each
 
 
 def _master(spark: SparkSession) -> str:
@@ -180,7 +180,7 @@ def use_own_python(spark: SparkSession) -> None:
             spark.conf.set(_SESSION_PYTHON, sys.executable)
         return
     context = spark.sparkContext
-    is_chosen = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
+    is_chosen = os.environ.get("PYSPARK_PYTHON") or setting_of(spark, "spark.pyspark.python")
     if str(context.master).startswith("local") and not is_chosen and context.pythonExec == "python3":
         context.pythonExec = sys.executable
 
@@ -189,12 +189,11 @@ def driver_address(spark: SparkSession) -> str:
     """The driver's address as tasks reach it: Spark's own."""
     if _LOCAL.match(_master(spark)):
         return "127.0.0.1"
-    conf = spark.sparkContext.getConf()
-    return str(conf.get("spark.driver.host") or os.environ.get("SPARK_LOCAL_IP") or "127.0.0.1")
+    return setting_of(spark, "spark.driver.host") or os.environ.get("SPARK_LOCAL_IP") or "127.0.0.1"
 
 
 def bind_address(spark: SparkSession) -> str:
     """The address to which the coordinator binds: behind a container's network it is not the one that tasks see."""
     if _LOCAL.match(_master(spark)):
         return "127.0.0.1"
-    return str(spark.sparkContext.getConf().get("spark.driver.bindAddress") or driver_address(spark))
+    return setting_of(spark, "spark.driver.bindAddress") or driver_address(spark)

@@ -11,10 +11,12 @@ import numpy as np
 
 from firesteel.core.errors import PlanError, SchemaError
 from firesteel.core.spec import Batch
+from firesteel.data.arrow import Column as TensorColumn
 from firesteel.data.arrow import from_numpy, vector_type
 from firesteel.data.frame import path_of, prediction_field
 from firesteel.data.quoting import quoted
 from firesteel.data.reading import Reading, entry
+from firesteel.data.scan import Cells, Scan, scan_of
 from firesteel.engine.scorer import Outputs, Scorer
 
 if TYPE_CHECKING:
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructField
 
 __all__ = ["check_count", "sample", "score_frame"]
+
+_WIDE_BYTES = 1 << 10  # of a cell; narrower ones are no more than what says where they lie
+_PIECE_BYTES = 2 << 20
 
 
 def score_frame(
@@ -182,7 +187,7 @@ def _scored(df: DataFrame, reading: Reading, scorer: Scorer, fields: Sequence[St
         used.append(entry(quoted(f"p{place}", *inner), column.key))
         places.append(None if inner or column.key is not None else place)
     if hasattr(functions, "arrow_udf") and _is_plain(reading, df, fields):
-        scored = _by_column(plain, used, reading, scorer, fields)
+        scored = _by_column(plain, used, _scans(df, reading, places), reading, scorer, fields)
     else:
         scored = _by_row(plain, used, places, reading, scorer, fields)
     was = [f"p{place}" for place in range(len(kept))] + [f"o{place}" for place in range(len(fields))]
@@ -200,8 +205,28 @@ def _is_plain(reading: Reading, df: DataFrame, fields: Sequence[StructField]) ->
     return not any(isinstance(field.dataType, (UserDefinedType, StructType)) for field in [*inputs, *inner])
 
 
+def _scans(df: DataFrame, reading: Reading, places: Sequence[int | None]) -> dict[int, Scan]:
+    """The columns whose cells tasks had better read from files themselves, by their place among those that are read."""
+    found = {}
+    for number, (column, place) in enumerate(zip(reading.columns, places, strict=True)):
+        if place is not None and column.kind == "tensor" and _cell_bytes(column) >= _WIDE_BYTES:
+            scan = scan_of(df, place)
+            if scan is not None:
+                found[number] = scan
+    return found
+
+
+def _cell_bytes(column: TensorColumn) -> int:
+    return int(np.prod(column.shape)) * np.dtype(column.dtype).itemsize  # type: ignore[arg-type]  # a tensor has one
+
+
 def _by_column(
-    plain: DataFrame, used: Sequence[Column], reading: Reading, scorer: Scorer, fields: Sequence[StructField]
+    plain: DataFrame,
+    used: Sequence[Column],
+    scans: dict[int, Scan],
+    reading: Reading,
+    scorer: Scorer,
+    fields: Sequence[StructField],
 ) -> DataFrame:
     """Only what the program reads goes to Python, and only its outputs come back."""
     import pyarrow as pa
@@ -218,8 +243,11 @@ def _by_column(
     outputs = _arrow_schema(kind.fields)
 
     def body(batches: Any) -> Any:
-        return _score_arrays(scorer, reading, outputs, batches)
+        return _score_arrays(scorer, reading, scans, outputs, batches)
 
+    if scans:  # where the rows lie, and what is not read from there
+        where = next(iter(scans.values())).where()
+        used = [*where, *(column for place, column in enumerate(used) if place not in scans)]
     # From these PySpark knows what kind of function it is.
     inputs = pa.Array if len(used) == 1 else tuple[pa.Array, ...]
     body.__annotations__ = {"batches": Iterator[inputs], "return": Iterator[pa.Array]}  # type: ignore[valid-type]
@@ -263,18 +291,49 @@ def _by_row(
     return beside.mapInArrow(partial(_score_batches, scorer, reading, found, len(kept), outputs), schema)
 
 
-def _score_arrays(scorer: Scorer, reading: Reading, outputs: pa.Schema, batches: Iterator[Any]) -> Iterator[pa.Array]:
+def _score_arrays(
+    scorer: Scorer, reading: Reading, scans: dict[int, Scan], outputs: pa.Schema, batches: Iterator[Any]
+) -> Iterator[pa.Array]:
     """The body of an Arrow UDF: the columns that are read in, the outputs of the same rows out."""
     import pyarrow as pa
 
     first = next(batches, None)
     if first is None:
         return  # an empty partition need not wake anybody
+    columns = reading.columns
+    rows = {place: _rows_at_once(columns[place], scorer.batch_size) for place in scans}
+    cells = {place: Cells(scan, rows[place]) for place, scan in scans.items()}
     with scorer.open() as score:
-        for arrays in chain((first,), batches):
-            columns = list(arrays) if isinstance(arrays, tuple) else [arrays]
-            rows = pa.RecordBatch.from_arrays(columns, [f"f{place}" for place in range(len(columns))])
-            yield pa.StructArray.from_arrays(_to_columns(score(reading.batch(rows)), outputs), fields=list(outputs))
+        for given in chain((first,), batches):
+            arrays = iter(given if isinstance(given, tuple) else (given,))
+            where = (next(arrays), next(arrays)) if scans else ()
+            parts = [
+                cells[place].read(*where) if place in cells else iter((next(arrays),)) for place in range(len(columns))
+            ]
+            scored = []
+            for piece in _side_by_side(parts):
+                found = pa.RecordBatch.from_arrays(piece, [f"f{place}" for place in range(len(piece))])
+                made = _to_columns(score(reading.batch(found)), outputs)
+                scored.append(pa.StructArray.from_arrays(made, fields=list(outputs)))
+            yield scored[0] if len(scored) == 1 else pa.concat_arrays(scored)
+
+
+def _rows_at_once(column: TensorColumn, batch_size: int) -> int:
+    """Of cells from files: whole batches, of a size that a processor's caches hold."""
+    return batch_size * max(1, _PIECE_BYTES // (batch_size * _cell_bytes(column)))
+
+
+def _side_by_side(parts: Sequence[Iterator[pa.Array]]) -> Iterator[list[pa.Array]]:
+    """Columns that come in pieces of their own, cut where any of them ends. One piece at least."""
+    held = [next(part) for part in parts]
+    while True:
+        rows = min(len(each) for each in held)
+        yield [each.slice(0, rows) for each in held]
+        left = [each.slice(rows) for each in held]
+        following = [each if len(each) else next(part, None) for each, part in zip(left, parts, strict=True)]
+        if any(each is None for each in following):
+            return
+        held = following
 
 
 def _score_batches(

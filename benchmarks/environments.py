@@ -50,6 +50,15 @@ ENVIRONMENTS = {
             ),
         ),
         Environment("elephas", ("elephas==7.3.0",)),
+        # It is of TensorFlow 1's days; peers/tf1_names gives it those names.
+        Environment(
+            "sparkflow",
+            (
+                "pyspark==4.3.0 pandas<3 pyarrow numpy tensorflow-cpu==2.21.0 setuptools<81 flask requests dill",
+                "--no-deps tf-keras==2.21.0 sparkflow==0.7.0",
+            ),
+            (("TF_USE_LEGACY_KERAS", "1"),),
+        ),
         # Its Keras is the second; it asks setuptools for its own version.
         Environment(
             "tensorflowonspark",

@@ -87,10 +87,10 @@ def _source(plan: Any, number: int) -> str | None:
     """The files' name of the attribute with this number, below nothing but selections and filters."""
     while (kind := _kind(plan)) in ("Project", "Filter", "SubqueryAlias"):
         if kind == "Project":
-            entry = next(each for each in _items(plan.projectList()) if each.exprId().id() == number)
-            if _kind(entry) == "Alias":
+            entry = next((each for each in _items(plan.projectList()) if each.exprId().id() == number), None)
+            if entry is not None and _kind(entry) == "Alias":
                 entry = entry.child()
-            if _kind(entry) != "AttributeReference":
+            if entry is None or _kind(entry) != "AttributeReference":
                 return None
             number = entry.exprId().id()
         plan = plan.child()

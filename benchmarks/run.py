@@ -22,8 +22,9 @@ CASES = (
     "gang_up", "training", "keras", "graphs", "commits", "first_epoch", "feed", "scoring", "frames", "openvino",
     "growth", "shards", "tfrecord", "parameter_server", "pipeline", "tfcluster", "peers",
 )  # fmt: skip
-# What the others are measured by; they take minutes, make environments, or have a session of their own for each turn.
-_QUICK = ("gang_up", "training", "commits", "first_epoch", "feed", "scoring", "growth")
+# What the others are measured by; they take minutes, make environments, have a session of their own for each turn, or
+# say nothing of few rows: commit points and growth.
+_QUICK = ("gang_up", "training", "first_epoch", "feed", "scoring")
 
 
 def main() -> None:

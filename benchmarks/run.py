@@ -44,18 +44,26 @@ def main() -> None:
     report = Report(command, time.strftime("%Y-%m-%d"), repeats, facts())
     begin = time.monotonic()
     with Bench.opened(scale, options.quick) as bench:
-        for name in chosen:
-            for case in importlib.import_module(f"benchmarks.cases.{name}").cases(bench):
-                print(f"{case.title} ({time.monotonic() - begin:.0f} s)", flush=True)
-                try:
-                    report.measured.append(measure(case, repeats, lambda line: print(line, flush=True)))
-                except Exception as error:  # noqa: BLE001 - the other cases are worth measuring all the same
-                    traceback.print_exc()
-                    report.failures[case.title] = f"{type(error).__name__}: {str(error).strip().splitlines()[-1][:200]}"
+        for place, name in enumerate(chosen):
+            try:
+                _measure(name, bench, repeats, report, begin)
+            except KeyboardInterrupt:  # an hour's figures are worth keeping without the last ones
+                report.failures[", ".join(chosen[place:])] = "interrupted"
+                break
     print(f"\n{report.markdown()}")
     if options.write is not None:
         report.write(ROOT / options.write)
     sys.exit(1 if report.failures else 0)
+
+
+def _measure(name: str, bench: Bench, repeats: int, report: Report, begin: float) -> None:
+    for case in importlib.import_module(f"benchmarks.cases.{name}").cases(bench):
+        print(f"{case.title} ({time.monotonic() - begin:.0f} s)", flush=True)
+        try:
+            report.measured.append(measure(case, repeats, lambda line: print(line, flush=True)))
+        except Exception as error:  # noqa: BLE001 - the other cases are worth measuring all the same
+            traceback.print_exc()
+            report.failures[case.title] = f"{type(error).__name__}: {str(error).strip().splitlines()[-1][:200]}"
 
 
 if __name__ == "__main__":

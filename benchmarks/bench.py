@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -66,6 +67,12 @@ class Bench:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         init_context("local", cores=REPLICAS, memory="4g", app_name="firesteel-bench")
         return SparkSession.builder.getOrCreate()
+
+    def clear(self) -> None:
+        """A session and files are the next case's own: neither old code in Java nor a full page cache is its doing."""
+        self.stop_spark()
+        for entry in self.folder.iterdir():
+            shutil.rmtree(entry)
 
     def stop_spark(self) -> None:
         """End the session, so that subjects with a JVM of their own have the machine for themselves."""

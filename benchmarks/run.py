@@ -47,6 +47,7 @@ def main() -> None:
         for place, name in enumerate(chosen):
             try:
                 _measure(name, bench, repeats, report, begin)
+                bench.clear()
             except KeyboardInterrupt:  # an hour's figures are worth keeping without the last ones
                 report.failures[", ".join(chosen[place:])] = "interrupted"
                 break

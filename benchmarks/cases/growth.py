@@ -35,7 +35,7 @@ def cases(bench: Bench) -> Iterator[Case]:
         drain(scored.predict(bench.spark.read.parquet(path), batch_size=_BATCH, feature_cols="features"))
 
     for run in (fit, predict):
-        for path in paths[:2]:  # what is slow only the first time, as code that Java has yet to compile, is no work
+        for path in paths:  # what is slow only the first time, as code that Java has yet to compile, is no work
             run(path)
     yield Case(
         title="Cost grows as the work does",

@@ -40,7 +40,11 @@ def test_files_of_one_large_row_group_do_not_all_go_to_one_rank(spark: SparkSess
         table = pa.table({"id": np.arange(file * 1000, (file + 1) * 1000), "x": np.random.default_rng(0).random(1000)})
         pq.write_table(table, tmp_path / f"{file}.parquet", compression="none", use_dictionary=False)
     size = max(path.stat().st_size for path in tmp_path.glob("*.parquet"))
-    settings = {"spark.sql.files.maxPartitionBytes": size * 5 // 8, "spark.sql.files.openCostInBytes": size}
+    settings = {
+        "spark.sql.files.maxPartitionBytes": size * 5 // 8,
+        "spark.sql.files.openCostInBytes": size,
+        "spark.firesteel.readFiles": "false",
+    }
     for name, value in settings.items():
         spark.conf.set(name, value)
     try:

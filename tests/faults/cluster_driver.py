@@ -145,6 +145,10 @@ def train(spark: SparkSession, df: DataFrame, asked: dict[str, Any]) -> dict[str
             options["validation_data"] = df.where("id < 40")
         if options.pop("shuffled", False):
             df = df.repartition(5, "id").sortWithinPartitions("id")
+        if options.pop("from_files", False):
+            files = os.path.join(model_dir, "rows.parquet")
+            df.write.parquet(files)
+            df = spark.read.parquet(files)
         columns = {"feature_cols": "x", "label_cols": "y", "verbose": 0, "batch_size": BATCH}
         answer: dict[str, Any] = {"error": None, "recoveries": []}
         begin = time.time()

@@ -76,6 +76,12 @@ def test_a_loss_is_got_over(cluster: Cluster, undisturbed: dict[str, Any], name:
     check(cluster.train(struck), undisturbed, kind=kind)
 
 
+def test_whoever_takes_a_seat_reads_the_same_pieces_of_files(cluster: Cluster) -> None:
+    whole = cluster.train(from_files=True)
+    for struck in (fault("kill worker", moment="spool", step=None), fault("kill executor")):
+        check(cluster.train(struck, from_files=True), whole, kind="infrastructure")
+
+
 def test_work_lost_is_what_came_after_the_last_commit(cluster: Cluster, undisturbed: dict[str, Any]) -> None:
     found = cluster.train(fault("kill child", step=40))
     check(found, undisturbed, kind="infrastructure")

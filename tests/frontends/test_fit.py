@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,31 @@ def test_steps_are_the_rows_in_their_order(batch_size: int) -> None:
     np.testing.assert_allclose(weights(est), by_hand(20, batch_size, 2), atol=1e-5)
     steps = -(-20 // batch_size)
     assert [record["batch_count"] for record in history] == [steps, steps]
+
+
+def test_rows_of_files_teach_the_same_whoever_reads_them(spark: SparkSession, tmp_path: Path) -> None:
+    x, y = arrays(300)
+    frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "c": x[:, 2], "y": y})
+    frame.to_parquet(tmp_path / "f.parquet", row_group_size=70)
+    df = spark.read.parquet(str(tmp_path))
+    learnt = []
+    for reads_files in ("true", "false"):
+        spark.conf.set("spark.firesteel.readFiles", reads_files)
+        try:
+            est = estimator()
+            history = est.fit(df, 2, 32, feature_cols=["a", "b", "c"], label_cols="y", verbose=0)
+        finally:
+            spark.conf.unset("spark.firesteel.readFiles")
+        assert [record["num_samples"] for record in history] == [300, 300]
+        learnt.append(weights(est))
+    np.testing.assert_array_equal(*learnt)
+
+
+def test_a_null_in_a_file_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    pd.DataFrame({"a": [1.0, None, 3.0], "y": [1.0, 2.0, 3.0]}).to_parquet(tmp_path / "f.parquet")
+    df = spark.read.parquet(str(tmp_path))
+    with pytest.raises(SchemaError, match=r"'a'.*null"):
+        estimator(net([[1.0]])).fit(df, feature_cols="a", label_cols="y", verbose=0)
 
 
 def test_a_record_counts_and_a_second_fit_goes_on(spark: SparkSession) -> None:

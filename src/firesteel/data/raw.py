@@ -52,6 +52,14 @@ class Form:
     depth: int = 0
     is_vector: bool = False
 
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """What Spark would have written: not of a vector."""
+        kind = _NUMBERS[self.number]
+        for _ in range(self.depth):
+            kind = pa.list_(kind)
+        return kind
+
 
 def form_of(kind: DataType) -> Form | None:
     """Of a Spark type; ``None`` where values had better come as Spark writes them: strings and bytes are copied whole.
@@ -155,15 +163,18 @@ def _header(count: Any) -> Any:
 
 def _fields(runs: _Runs, forms: list[Form]) -> list[pa.Array]:
     """The fields of structs."""
-    head = _WORD * ((len(forms) + _BITS - 1) // _BITS)
-    return [_field(runs, form, place, head) for place, form in enumerate(forms)]
+    words = [runs.at(_WORD * word, np.int64) for word in range((len(forms) + _BITS - 1) // _BITS)]
+    nulls = [word if word.any() else None for word in words]  # mostly there are none, and no bit need be looked at
+    head = _WORD * len(words)
+    return [_field(runs, form, place, head, nulls[place // _BITS]) for place, form in enumerate(forms)]
 
 
-def _field(runs: _Runs, form: Form, place: int, head: int) -> pa.Array:
-    missing = (runs.at(_WORD * (place // _BITS), np.int64) >> (place % _BITS) & 1).astype(bool)
-    if runs.missing is not None:
-        missing |= runs.missing
-    gone = missing if missing.any() else None
+def _field(runs: _Runs, form: Form, place: int, head: int, nulls: _Array | None) -> pa.Array:
+    missing = runs.missing
+    if nulls is not None:
+        bits = (nulls >> (place % _BITS) & 1).astype(bool)
+        missing = bits if missing is None else missing | bits
+    gone = missing if missing is not None and missing.any() else None
     if not form.depth:
         kind = _NUMBERS[form.number]
         return pa.array(runs.at(head + _WORD * place, kind.to_pandas_dtype()), kind, mask=gone)

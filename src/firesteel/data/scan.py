@@ -7,10 +7,10 @@ task gets each row's file and its number there (Spark's ``_metadata``), and read
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -22,12 +22,15 @@ from firesteel.core.errors import SchemaError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["SETTING", "Cells", "Scan", "scan_of"]
+__all__ = ["SETTING", "Cells", "Scan", "bare_names", "is_exact", "named", "pieces_of", "scan_of"]
 
 SETTING = "spark.firesteel.readFiles"
-"""Whether tasks read wide cells from files themselves."""
+"""Whether tasks read files themselves."""
 
 _METADATA = "_metadata"
+_DEFAULT = "EXISTS_DEFAULT"
+_SELECTIONS = frozenset({"Project", "SubqueryAlias"})
+_TOLERANT = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
 
 
 @dataclass(frozen=True)
@@ -55,37 +58,89 @@ def scan_of(df: DataFrame, place: int) -> Scan | None:
     ``None`` for rows that were computed, cached or shuffled, for files that only the JVM can open (other file systems,
     encrypted ones), and wherever Spark does not let us look.
     """
+    if any(name.lower() == _METADATA for name in df.columns):
+        return None  # the user's own, which hides Spark's
+
+    def look(plan: Any) -> Scan | None:
+        name = _source(plan, plan.output().apply(place).exprId().id(), _SELECTIONS | {"Filter"})
+        if name is None:
+            return None
+        scan = Scan(name, is_exact(df))
+        df.select(*scan.where())
+        return scan
+
+    return _looked(df, look)
+
+
+def bare_names(df: DataFrame) -> tuple[str, ...] | None:
+    """What the columns are called in local Parquet files, where the rows are all of theirs. Driver only, no job.
+
+    ``None`` as in ``scan_of``, and for rows that a filter has chosen.
+    """
+
+    def look(plan: Any) -> tuple[str, ...] | None:
+        names = [_source(plan, each.exprId().id(), _SELECTIONS) for each in _items(plan.output())]
+        return tuple(name for name in names if name is not None) if None not in names else None
+
+    return _looked(df, look)
+
+
+def pieces_of(df: DataFrame, most: int) -> list[list[tuple[str, int, int]]] | None:
+    """Of which pieces of files Spark would make each partition: path, first byte, byte behind the last. Driver only.
+
+    ``None`` where there are more than ``most``, for asking takes time, and wherever Spark does not let us look.
+    """
+
+    def look(plan: Any) -> list[list[tuple[str, int, int]]] | None:
+        leaves = df._jdf.queryExecution().executedPlan().collectLeaves()
+        if leaves.size() != 1 or _kind(leaves.apply(0)) != "FileSourceScanExec":
+            return None
+        partitions = [list(each.files()) for each in _items(leaves.apply(0).inputRDD().filePartitions())]
+        if sum(map(len, partitions)) > most:
+            return None
+        return [[_piece(file) for file in files] for files in partitions]
+
+    return _looked(df, look)
+
+
+def _piece(file: Any) -> tuple[str, int, int]:
+    begin = int(file.start())
+    return str(file.urlEncodedPath()), begin, begin + int(file.length())
+
+
+_Found = TypeVar("_Found")
+
+
+def _looked(df: DataFrame, look: Callable[[Any], _Found | None]) -> _Found | None:
+    """What is found in the plan, where files may be read at all."""
     from py4j.protocol import Py4JError
     from pyspark.errors import AnalysisException
 
     spark = df.sparkSession
     if not hasattr(df, "_jdf") or str(spark.conf.get(SETTING, "true")).lower() != "true":
         return None
-    if any(name.lower() == _METADATA for name in df.columns):
-        return None  # the user's own, which hides Spark's
     try:
-        if _setting(spark, "spark.sql.parquet.fieldId.read.enabled"):
-            return None  # then names say nothing
+        if any(_setting(spark, key) for key in _TOLERANT) or _setting(spark, "spark.sql.parquet.fieldId.read.enabled"):
+            return None  # files need not be whole, or names say nothing
         if spark.sparkContext._jsc.hadoopConfiguration().get("parquet.crypto.factory.class"):
             return None
-        plan = df._jdf.queryExecution().withCachedData()
-        name = _source(plan, plan.output().apply(place).exprId().id())
-        if name is None:
-            return None
-        scan = Scan(name, _setting(spark, "spark.sql.caseSensitive"))
-        df.select(*scan.where())
+        return look(df._jdf.queryExecution().withCachedData())
     except (Py4JError, AnalysisException):  # no API of Spark's that is promised: without it, as before
         return None
-    return scan
+
+
+def is_exact(df: DataFrame) -> bool:
+    """Whether upper and lower case are different names."""
+    return _setting(df.sparkSession, "spark.sql.caseSensitive")
 
 
 def _setting(spark: Any, key: str) -> bool:
     return str(spark.conf.get(key, "false")).lower() == "true"
 
 
-def _source(plan: Any, number: int) -> str | None:
-    """The files' name of the attribute with this number, below nothing but selections and filters."""
-    while (kind := _kind(plan)) in ("Project", "Filter", "SubqueryAlias"):
+def _source(plan: Any, number: int, above: Set[str]) -> str | None:
+    """The files' name of the attribute with this number, below nothing but ``above``."""
+    while (kind := _kind(plan)) in above:
         if kind == "Project":
             entry = next((each for each in _items(plan.projectList()) if each.exprId().id() == number), None)
             if entry is not None and _kind(entry) == "Alias":
@@ -99,14 +154,23 @@ def _source(plan: Any, number: int) -> str | None:
     relation = plan.relation()
     if _kind(relation.fileFormat()) != "ParquetFileFormat":
         return None
+    if any(key.lower().startswith("ignore") for key in _keys(relation.options())):
+        return None  # the same of this reader alone
     if any(path.toUri().getScheme() != "file" for path in _items(relation.location().rootPaths())):
         return None
-    name = next((str(each.name()) for each in _items(plan.output()) if each.exprId().id() == number), None)
+    found = next((each for each in _items(plan.output()) if each.exprId().id() == number), None)
+    if found is None or found.metadata().contains(_DEFAULT):
+        return None  # what older files lack has a value all the same
+    name = str(found.name())
     return name if name in set(relation.dataSchema().fieldNames()) else None  # else of a folder's name
 
 
 def _kind(thing: Any) -> str:
     return str(thing.getClass().getSimpleName())
+
+
+def _keys(options: Any) -> list[str]:
+    return [str(key) for key in _items(options.keys().toSeq())]
 
 
 def _items(sequence: Any) -> Iterator[Any]:
@@ -154,7 +218,7 @@ class _File:
         import pyarrow.parquet as pq
 
         self._file = pq.ParquetFile(path, memory_map=True)
-        self._column = _named(self._file.schema_arrow, scan)
+        self._column = named(self._file.schema_arrow, scan)
         self._rows = rows
         groups = self._file.metadata
         counts = [groups.row_group(place).num_rows for place in range(groups.num_row_groups)]
@@ -193,7 +257,7 @@ class _File:
         self._is_open = True
 
 
-def _named(schema: pa.Schema, scan: Scan) -> str | None:
+def named(schema: pa.Schema, scan: Scan) -> str | None:
     """The file's own name of the column, as Spark looks for it."""
     if scan.is_exact:
         return scan.name if scan.name in schema.names else None

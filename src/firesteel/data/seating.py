@@ -1,9 +1,10 @@
 """Rows to seats: a DataFrame with exactly one partition per rank, each row knowing the partition it came from.
 
 A rank gets whole partitions of the user's DataFrame. In classic Spark there is no shuffle, and where there are fewer
-partitions than ranks, several ranks read the same one and share its part of each step (``data.feed``). Under Spark
-Connect the plan's own RDD cannot be reached, nor the number of its partitions: there a shuffle brings them to their
-ranks, whole and in order, and rows for rank 0 to keep in the driver's place come along.
+partitions than ranks, several ranks read the same one and share its part of each step (``data.feed``). Where partitions
+are pieces of Parquet files, ranks are told which, and read them (``data.parquet``). Under Spark Connect the plan's own
+RDD cannot be reached, nor the number of its partitions: there a shuffle brings them to their ranks, whole and in order,
+and rows for rank 0 to keep in the driver's place come along.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from firesteel.core.errors import UnsupportedError
 from firesteel.core.spec import Batch
 from firesteel.data.packed import unpack
+from firesteel.data.parquet import FileRows, files_of
 from firesteel.data.raw import SETTING, RawRows, form_of
 from firesteel.data.reading import Reading
 
@@ -40,9 +42,20 @@ class Decoder:
     reading: Reading | None
     raw: RawRows | None = None
     """Where rows come as they lie in Spark's memory."""
+    files: FileRows | None = None
+    """Where tasks read files themselves; what comes are numbers of hands."""
+    hands: tuple[tuple[int, ...], ...] = ()
+    """The partitions of each."""
 
     def batches(self, rows: pa.RecordBatch) -> Iterator[tuple[int, Batch]]:
         """Runs of rows of one partition, in order."""
+        if self.files is not None:
+            assert self.reading is not None
+            for hand in rows.column(0).to_pylist():
+                for partition in self.hands[hand]:
+                    for found in self.files.read(partition):
+                        yield partition, self.reading.batch(found, is_encoded=True)
+            return
         if self.raw is not None:
             rows = self.raw.read(rows)
         partitions = rows.column(0).to_numpy(zero_copy_only=False)
@@ -73,6 +86,9 @@ def seat(df: DataFrame, expressions: list[Any], decoder: Decoder, world: int) ->
     """
     from pyspark.sql import functions
 
+    files = None if decoder.reading is None else files_of(df.select(*expressions))
+    if files is not None:
+        return _from_files(df.sparkSession, files, decoder, world)
     selected = df.select(functions.spark_partition_id().alias(_PARTITION), *expressions)
     frame, partitions, decoder = gather(selected, decoder, world)
     if 0 < partitions < world:
@@ -81,6 +97,21 @@ def seat(df: DataFrame, expressions: list[Any], decoder: Decoder, world: int) ->
         if partitions * copies > world:
             frame = frame.coalesce(world)
     return Seated(frame, partitions, decoder)
+
+
+def _from_files(spark: SparkSession, files: FileRows, decoder: Decoder, world: int) -> Seated:
+    """Each rank gets the number of its hand, and nothing else."""
+    partitions = len(files.partitions)
+    hands = deal(partitions, world) if partitions >= world else _shared(partitions, world)
+    decoder = replace(decoder, files=files, hands=tuple(map(tuple, hands)))
+    return Seated(spark.range(0, world, 1, world), partitions, decoder)
+
+
+def _shared(partitions: int, world: int) -> list[list[int]]:
+    """Fewer partitions than ranks, as often as it takes, in the hands that a coalesce makes of them."""
+    total = partitions * -(-world // partitions) if partitions else 0
+    edges = [rank * total // world for rank in range(world + 1)]
+    return [[place % partitions for place in range(begin, end)] for begin, end in pairwise(edges)]
 
 
 def gather(selected: DataFrame, decoder: Decoder, most: int) -> tuple[DataFrame, int, Decoder]:

@@ -91,9 +91,9 @@ def seat_and_train(seat: Seat, batches: Iterator[pa.RecordBatch], card: TaskCard
         descriptors = spool.descriptors | commits.descriptors
         seat.prepare("firesteel.engine.worker:main", card.payload, descriptors, role, card.ahead)
         for rows in batches:
-            seat.check()
-            passing("spool", rank=seat.rank, generation=seat.generation)
             for partition, batch in card.decoder.batches(rows) if card.files else ():
+                seat.check()
+                passing("spool", rank=seat.rank, generation=seat.generation)
                 spool.append(partition, batch)
         signature = spool.signature
         report = {

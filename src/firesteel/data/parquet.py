@@ -31,7 +31,7 @@ _MOST_PIECES = 1000  # to learn of each takes the driver some 0.3 ms
 _BATCH_BYTES = 2 << 20  # what a processor's caches hold
 _BUFFER_BYTES = 1 << 20
 _BATCH_ROWS = 1 << 16
-_BATCH_CELLS = 1 << 12  # of strings and bytes, whose size a file does not tell where equal ones are written once
+_BATCH_CELLS = 1 << 10  # of strings and bytes, whose size a file does not tell where equal ones are written once
 
 
 @dataclass(frozen=True)

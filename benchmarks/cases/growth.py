@@ -12,14 +12,15 @@ from benchmarks.models import estimator, linear, small
 
 __all__ = ["cases"]
 
-_WIDTH, _BATCH, _FEW_ROWS, _FACTOR = 64, 1024, 1024, 10
+_WIDTH, _BATCH, _FEW_ROWS, _FACTOR = 16, 1024, 1024, 10
 _GOAL = Goal(least=_FACTOR * 0.85, most=_FACTOR * 1.15, of_value=True)
 
 
 def cases(bench: Bench) -> Iterator[Case]:
     """One case with fit and predict as its subjects; they are not compared with each other."""
-    # Of fewer the smaller run is lost in the noise of the start, and a fit reads while its processes start.
-    rows, times = bench.rows(1_000_000), 1 if bench.is_quick else 3
+    # Of fewer the smaller run is lost in the noise of the start, and a fit reads while its processes start: what it has
+    # read by then is not past the start.
+    rows, times = bench.rows(4_000_000), 1 if bench.is_quick else 3
     sizes = _FEW_ROWS, rows, rows * _FACTOR
     paths = [data.array_parquet(bench.folder, size, _WIDTH) for size in sizes]
 

@@ -4,6 +4,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 from benchmarks.harness import CannotRun, Case, Estimate, Figure, Goal, Measured, measure, rows_of, table
+from benchmarks.page import rows_in
 from benchmarks.plot import plot
 from benchmarks.report import Report
 
@@ -146,3 +147,15 @@ def test_the_plot_has_a_bar_for_each_ratio():
     picture = ElementTree.fromstring(plot(rows))
     assert len(picture.findall("{http://www.w3.org/2000/svg}rect")) == 1
     assert ElementTree.fromstring(plot([])).tag == "{http://www.w3.org/2000/svg}svg"
+
+
+@pytest.mark.parametrize("goal", [Goal(least=0.95, aim=0.99), Goal(most=2500), None])
+def test_a_page_s_tables_say_what_was_measured(goal):
+    measured = _measured([3000.0, 2600.0, 2900.0], [1.0, 2.0, 1.5], goal)
+    report = Report("make bench", "2026-01-01", 3, {"processor": "one"}, [measured])
+    ((title, found),) = rows_in(report.markdown())
+    (row,) = [each for each in rows_of(measured) if each.ratio is not None]
+    assert (title, found.subject, found.figure.title) == ("A question", "ours", "speed")
+    assert (found.goal, found.holds) == (row.goal, row.holds)
+    for name in ("median", "low", "high"):
+        assert getattr(found.ratio, name) == pytest.approx(getattr(row.ratio, name), rel=0.005)

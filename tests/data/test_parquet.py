@@ -84,7 +84,7 @@ def test_every_row_is_in_one_piece_however_a_file_is_cut(
     pq.write_table(whole, path, row_group_size=group, compression=compression)
     size = path.stat().st_size
     edges = [0, *sorted(int(cut * size) for cut in cuts), size]
-    pieces = tuple(((path.as_uri(), begin, end),) for begin, end in pairwise(edges))
+    pieces = tuple(((str(path), begin, end),) for begin, end in pairwise(edges))
     columns = tuple(Scan(name, True) for name in whole.column_names)
     files = FileRows(pieces, columns, tuple(whole.schema.types))
     assert [row for rows in read(files) for row in rows] == [list(row.values()) for row in whole.to_pylist()]
@@ -143,7 +143,7 @@ def test_whatever_else_comes_through_spark(spark: SparkSession, tmp_path: Path) 
 
 
 def test_a_file_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
-    gone = ((tmp_path / "gone.parquet").as_uri(), 0, 10)
+    gone = (str(tmp_path / "gone.parquet"), 0, 10)
     with pytest.raises(ClusterError, match=r"gone\.parquet could not be read: .*No such file.*readFiles"):
         list(FileRows(((gone,),), (), ()).read(0))
 
@@ -151,7 +151,7 @@ def test_a_file_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
 def test_a_file_of_another_type_is_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "odd.parquet"
     pq.write_table(pa.table({"x": ["1"]}), path)
-    piece = (path.as_uri(), 0, path.stat().st_size)
+    piece = (str(path), 0, path.stat().st_size)
     files = FileRows(((piece,),), (Scan("x", True),), (pa.int32(),))
     assert not files.is_readable()
     with pytest.raises(ClusterError, match=r"odd\.parquet could not be read: column 'x' is of type string there"):

@@ -10,22 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
 from firesteel.core.errors import ClusterError, SchemaError
 from firesteel.data.raw import form_of
-from firesteel.data.scan import SETTING, Scan, bare_names, is_exact, named, pieces_of
+from firesteel.data.scan import SETTING, Piece, Scan, bare_names, is_exact, named, pieces_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
-__all__ = ["FileRows", "Piece", "files_of"]
-
-Piece = tuple[str, int, int]
-"""Of a file: its address, the first byte, the one behind the last."""
+__all__ = ["FileRows", "files_of"]
 
 _MOST_PIECES = 1000  # to learn of each takes the driver some 0.3 ms
 _BATCH_BYTES = 2 << 20  # what a processor's caches hold
@@ -51,8 +47,8 @@ class FileRows:
     def is_readable(self) -> bool:
         """Whether the first file is, and has columns that become these. Driver only, no job."""
         try:
-            for address, _, _ in [piece for pieces in self.partitions for piece in pieces][:1]:
-                with _opened(_path(address)) as file:
+            for path, _, _ in [piece for pieces in self.partitions for piece in pieces][:1]:
+                with _opened(path) as file:
                     schema = file.schema_arrow
                     for column, kind in zip(self.columns, self.kinds, strict=True):
                         name = named(schema, column)
@@ -64,8 +60,7 @@ class FileRows:
 
     def read(self, partition: int) -> Iterator[pa.RecordBatch]:
         """A partition's rows, in order, a few at a time. Runs in a task."""
-        for address, begin, end in self.partitions[partition]:
-            path = _path(address)
+        for path, begin, end in self.partitions[partition]:
             try:
                 yield from self._read(path, begin, end)
             except (OSError, pa.ArrowException) as error:
@@ -107,10 +102,6 @@ def files_of(selected: DataFrame) -> FileRows | None:
     columns = tuple(Scan(name, is_exact(selected)) for name in names)
     found = FileRows(tuple(map(tuple, pieces)), columns, tuple(kinds))
     return found if found.is_readable() else None
-
-
-def _path(address: str) -> str:
-    return unquote(urlsplit(address).path)
 
 
 def _opened(path: str) -> Any:

@@ -7,7 +7,7 @@ task gets each row's file and its number there (Spark's ``_metadata``), and read
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,10 +22,13 @@ from firesteel.core.errors import SchemaError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["SETTING", "Cells", "Scan", "bare_names", "is_exact", "named", "pieces_of", "scan_of"]
+__all__ = ["SETTING", "Cells", "Piece", "Scan", "bare_names", "is_exact", "named", "pieces_of", "scan_of"]
 
 SETTING = "spark.firesteel.readFiles"
 """Whether tasks read files themselves."""
+
+Piece = tuple[str, int, int]
+"""Of a file: its path, the first byte, the one behind the last."""
 
 _METADATA = "_metadata"
 _DEFAULT = "EXISTS_DEFAULT"
@@ -62,10 +65,10 @@ def scan_of(df: DataFrame, place: int) -> Scan | None:
         return None  # the user's own, which hides Spark's
 
     def look(plan: Any) -> Scan | None:
-        name = _source(plan, plan.output().apply(place).exprId().id(), _SELECTIONS | {"Filter"})
-        if name is None:
+        names = _sources(plan, [plan.output().apply(place).exprId().id()], _SELECTIONS | {"Filter"})
+        if names is None:
             return None
-        scan = Scan(name, is_exact(df))
+        scan = Scan(names[0], is_exact(df))
         df.select(*scan.where())
         return scan
 
@@ -79,19 +82,19 @@ def bare_names(df: DataFrame) -> tuple[str, ...] | None:
     """
 
     def look(plan: Any) -> tuple[str, ...] | None:
-        names = [_source(plan, each.exprId().id(), _SELECTIONS) for each in _items(plan.output())]
-        return tuple(name for name in names if name is not None) if None not in names else None
+        names = _sources(plan, [each.exprId().id() for each in _items(plan.output())], _SELECTIONS)
+        return None if names is None else tuple(names)
 
     return _looked(df, look)
 
 
-def pieces_of(df: DataFrame, most: int) -> list[list[tuple[str, int, int]]] | None:
-    """Of which pieces of files Spark would make each partition: path, first byte, byte behind the last. Driver only.
+def pieces_of(df: DataFrame, most: int) -> list[list[Piece]] | None:
+    """Of which pieces of files Spark would make each partition. Driver only, no job.
 
     ``None`` where there are more than ``most``, for asking takes time, and wherever Spark does not let us look.
     """
 
-    def look(plan: Any) -> list[list[tuple[str, int, int]]] | None:
+    def look(plan: Any) -> list[list[Piece]] | None:
         leaves = df._jdf.queryExecution().executedPlan().collectLeaves()
         if leaves.size() != 1 or _kind(leaves.apply(0)) != "FileSourceScanExec":
             return None
@@ -103,9 +106,9 @@ def pieces_of(df: DataFrame, most: int) -> list[list[tuple[str, int, int]]] | No
     return _looked(df, look)
 
 
-def _piece(file: Any) -> tuple[str, int, int]:
+def _piece(file: Any) -> Piece:
     begin = int(file.start())
-    return str(file.urlEncodedPath()), begin, begin + int(file.length())
+    return _path_at(str(file.urlEncodedPath())), begin, begin + int(file.length())
 
 
 _Found = TypeVar("_Found")
@@ -129,6 +132,11 @@ def _looked(df: DataFrame, look: Callable[[Any], _Found | None]) -> _Found | Non
         return None
 
 
+def _path_at(address: str) -> str:
+    """A local file's path, of its address as Spark writes it."""
+    return unquote(urlsplit(address).path)
+
+
 def is_exact(df: DataFrame) -> bool:
     """Whether upper and lower case are different names."""
     return _setting(df.sparkSession, "spark.sql.caseSensitive")
@@ -138,31 +146,39 @@ def _setting(spark: Any, key: str) -> bool:
     return str(spark.conf.get(key, "false")).lower() == "true"
 
 
-def _source(plan: Any, number: int, above: Set[str]) -> str | None:
-    """The files' name of the attribute with this number, below nothing but ``above``."""
+def _sources(plan: Any, numbers: Sequence[int], above: Set[str]) -> list[str] | None:
+    """The files' names of the attributes with these numbers, below nothing but ``above``."""
     while (kind := _kind(plan)) in above:
         if kind == "Project":
-            entry = next((each for each in _items(plan.projectList()) if each.exprId().id() == number), None)
-            if entry is not None and _kind(entry) == "Alias":
-                entry = entry.child()
-            if entry is None or _kind(entry) != "AttributeReference":
+            entries = {each.exprId().id(): each for each in _items(plan.projectList())}
+            below = [_attribute(entries.get(number)) for number in numbers]
+            if None in below:
                 return None
-            number = entry.exprId().id()
+            numbers = [number for number in below if number is not None]
         plan = plan.child()
-    if kind != "LogicalRelation" or _kind(plan.relation()) != "HadoopFsRelation":
+    if kind != "LogicalRelation" or not _is_local_parquet(plan.relation()):
         return None
-    relation = plan.relation()
-    if _kind(relation.fileFormat()) != "ParquetFileFormat":
-        return None
+    held = set(plan.relation().dataSchema().fieldNames())  # not what folders are called
+    attributes = {each.exprId().id(): each for each in _items(plan.output())}
+    found = [attributes.get(number) for number in numbers]
+    # With a default, what older files lack has a value all the same.
+    names = [str(each.name()) for each in found if each is not None and not each.metadata().contains(_DEFAULT)]
+    return names if len(names) == len(numbers) and held.issuperset(names) else None
+
+
+def _attribute(entry: Any) -> int | None:
+    """The number of the attribute that an entry of a selection is, renamed or not."""
+    if entry is not None and _kind(entry) == "Alias":
+        entry = entry.child()
+    return None if entry is None or _kind(entry) != "AttributeReference" else int(entry.exprId().id())
+
+
+def _is_local_parquet(relation: Any) -> bool:
+    if _kind(relation) != "HadoopFsRelation" or _kind(relation.fileFormat()) != "ParquetFileFormat":
+        return False
     if any(key.lower().startswith("ignore") for key in _keys(relation.options())):
-        return None  # the same of this reader alone
-    if any(path.toUri().getScheme() != "file" for path in _items(relation.location().rootPaths())):
-        return None
-    found = next((each for each in _items(plan.output()) if each.exprId().id() == number), None)
-    if found is None or found.metadata().contains(_DEFAULT):
-        return None  # what older files lack has a value all the same
-    name = str(found.name())
-    return name if name in set(relation.dataSchema().fieldNames()) else None  # else of a folder's name
+        return False  # files need not be whole, for this reader alone
+    return all(path.toUri().getScheme() == "file" for path in _items(relation.location().rootPaths()))
 
 
 def _kind(thing: Any) -> str:
@@ -207,7 +223,7 @@ class Cells:
 
     def _open(self, path: str) -> _File:
         if self._file is None or path != self._path:
-            self._file, self._path = _File(unquote(urlsplit(path).path), self._scan, self._rows), path
+            self._file, self._path = _File(_path_at(path), self._scan, self._rows), path
         return self._file
 
 

@@ -24,6 +24,7 @@ from firesteel.learn.pytorch.callbacks import (
     TensorBoardCallback,
     TqdmCallback,
 )
+from firesteel.testing.faults import Fault, inject
 
 pytestmark = pytest.mark.usefixtures("spark")
 X = np.arange(20, dtype=np.float32)[:, None]
@@ -222,3 +223,49 @@ def test_maxsteps_and_wrong_callbacks() -> None:
         est.fit(DATA, callbacks=["early"])
     with pytest.raises(PlanError, match="freq"):
         TensorBoardCallback(freq=0)
+
+
+class Account(Callback):
+    """Adds up what it sees, here and in the runner."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.begun, self.steps, self.losses = str(folder), 0, 0, []
+
+    def before_run(self, runner: Runner) -> None:
+        self.begun += 1
+
+    def before_train_epoch(self, runner: Runner) -> None:
+        self.lines: Any = open(f"{self.folder}/lines", "a")  # noqa: SIM115
+
+    def after_train_iter(self, runner: Runner) -> None:
+        self.lines.write("\n")  # what no commit point can hold is there all the same
+        self.steps += 1
+        self.losses.append(float(runner.loss))
+        runner.update("steps", runner.get("steps", 0) + 1)
+
+    def after_train_epoch(self, runner: Runner) -> None:
+        self.lines.close()
+
+    def after_run(self, runner: Runner) -> None:
+        if runner.rank == 0:
+            seen = [self.begun, self.steps, runner.get("steps"), self.losses]
+            Path(self.folder, "seen").write_text(json.dumps(seen))
+
+
+def test_callbacks_go_on_where_the_training_does(tmp_path: Path) -> None:
+    """TensorBoard's callback once forgot all that came before the loss of a process."""
+    found = []
+    for faults in ((), (Fault("kill child", rank=1, moment="step", step=12),)):
+        folder = tmp_path / str(len(found))
+        folder.mkdir()
+        board = TensorBoardCallback(str(folder / "board"), freq="batch")
+        with inject(*faults):
+            history = estimator().fit(DATA, epochs=4, batch_size=4, callbacks=[Account(folder), board], verbose=0)
+        assert len(history.recoveries) == len(faults)
+        events = EventAccumulator(str(folder / "board")).Reload()
+        begun, *seen = json.loads((folder / "seen").read_text())
+        assert begun == 1  # as often as the run that led here had begun
+        found.append((seen, [(each.step, each.value) for each in events.Scalars("train_loss")]))
+    assert found[0] == found[1]
+    assert found[0][0][:2] == [20, 20]
+    assert [step for step, _ in found[0][1]] == list(range(1, 21))

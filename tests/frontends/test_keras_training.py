@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -196,3 +197,81 @@ def test_a_history_is_one_of_keras(undisturbed: tuple[np.ndarray, Any]) -> None:
     assert all(isinstance(value, float) for values in history.values() for value in values)
     assert history.epoch == [0, 1, 2]
     assert history.seconds["compute"] > 0
+
+
+class Counter(keras.callbacks.Callback):  # type: ignore[misc]
+    """Counts, and slows the learning down by what it has counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+        self.losses: list[float] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.steps += 1
+        self.losses.append(float(logs["loss"]))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        logs["steps"] = float(self.steps)
+        self.model.optimizer.learning_rate = 0.05 / len(self.losses)
+
+
+@pytest.mark.parametrize("step", [9, 13])
+def test_callbacks_go_on_where_the_training_does(frame: DataFrame, tmp_path: Path, step: int) -> None:
+    """Once they began anew with the attributes that they had on the driver, and a CSV file lost its first lines."""
+    found = []
+    for faults in ((), (Fault("kill child", rank=0, moment="step", step=step),)):
+        folder = tmp_path / str(len(found))
+        callbacks = [
+            Counter(),
+            keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=10.0),
+            keras.callbacks.EarlyStopping("loss", patience=3, min_delta=10.0, restore_best_weights=True),
+            keras.callbacks.CSVLogger(folder / "log.csv", append=True),
+        ]
+        folder.mkdir()
+        (folder / "log.csv").write_text("epoch\nbefore\n")
+        model = make()
+        with inject(*faults):
+            history = estimator(model).fit(frame, epochs=9, batch_size=8, callbacks=callbacks, **COLUMNS)
+        assert len(history.recoveries) == len(faults)
+        found.append((weights(model), history["steps"], history["loss"], (folder / "log.csv").read_text()))
+    whole, disturbed = found
+    assert whole[1] == disturbed[1] == [5.0, 10.0, 15.0, 20.0]
+    np.testing.assert_allclose(disturbed[0], whole[0], atol=1e-6)
+    assert disturbed[2] == pytest.approx(whole[2], rel=1e-5)
+    assert len(disturbed[3].splitlines()) == len(whole[3].splitlines()) == 6
+    assert disturbed[3].startswith("epoch\nbefore\n0,")
+
+
+class Notes(keras.callbacks.Callback):  # type: ignore[misc]
+    """Writes down what it is told, batch by batch."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = str(path)
+
+    def _note(self, name: str, batch: int, logs: Any) -> None:
+        with open(self.path, "a") as file:
+            file.write(json.dumps([name, batch, {key: float(value) for key, value in logs.items()}]) + "\n")
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._note("train", batch, logs)
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._note("test", batch, logs)
+
+    def read(self) -> list[Any]:
+        return [json.loads(line) for line in Path(self.path).read_text().splitlines()]
+
+
+def test_batch_by_batch_a_callback_sees_the_figures_of_all_replicas(spark: SparkSession, tmp_path: Path) -> None:
+    ours, theirs = Notes(tmp_path / "ours"), Notes(tmp_path / "theirs")
+    options = {"epochs": 2, "batch_size": 15, "validation_data": (X, Y), "verbose": 0, "shuffle": False}
+    estimator(make()).fit((X, Y), callbacks=[ours], **options)
+    make().fit(X, Y, callbacks=[theirs], **options)
+    trained = [[note for note in notes.read() if note[0] == "train"] for notes in (ours, theirs)]
+    assert [note[1] for note in trained[0]] == [0, 1, 2, 0, 1, 2]
+    for mine, its in zip(*trained, strict=True):
+        assert mine[2] == pytest.approx(its[2], rel=1e-5)
+    assert all(set(note[2]) == {"loss", "accuracy"} for note in ours.read())
+    assert {note[0] for note in ours.read()} == {"train", "test"}

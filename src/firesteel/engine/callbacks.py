@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from firesteel.core.errors import PlanError
+from firesteel.engine import kept
 
 __all__ = [
     "Callback",
@@ -57,6 +58,7 @@ class Runner:
         """The last epoch's record, from ``after_train_epoch`` on; a validation's figures in ``after_val_epoch``."""
         self._kept: dict[str, Any] = {}
         self._state: Callable[[], dict[str, bytes]] | None = None
+        self._figures: Callable[[], dict[str, Any]] | None = None
         self._pack: Callable[[dict[str, bytes], dict[str, Any]], bytes] | None = None
         self._ship: Callable[[str, bytes], None] | None = None
         self._mark: Callable[[], None] | None = None
@@ -102,6 +104,11 @@ class Runner:
         assert self._files is not None
         return self._files(epoch)
 
+    def figures(self) -> dict[str, Any]:
+        """The epoch's figures so far, all replicas together, of a model that keeps them itself. A collective."""
+        assert self._figures is not None
+        return self._figures()
+
     def follow(self, act: Callable[[], None]) -> None:
         """Let ``act`` change the model on replica 0, and all others do the same. A collective."""
         if self._mark is None or self._follow is None:  # a task that scores has nobody beside it
@@ -119,7 +126,12 @@ class Runner:
 
 
 class Callback:
-    """Override what you need. Train, val and pred hooks call the general ones unless overridden."""
+    """Override what you need. Train, val and pred hooks call the general ones unless overridden.
+
+    After the loss of a process, attributes that are data (numbers, text, arrays, lists and dicts of these) go on from
+    where the training does; the others are what ``before_run`` and ``before_train_epoch``, which are called again, make
+    of them. A callback that has ``state_dict()`` and ``load_state_dict(state)`` says itself what goes on.
+    """
 
     def before_run(self, runner: Runner) -> None:
         """Before the first epoch."""
@@ -238,6 +250,17 @@ class Callbacks:
         """Call this hook of every callback, in their order."""
         for callback in self._callbacks:
             getattr(callback, hook)(self.runner)
+
+    def to_bytes(self) -> bytes:
+        """What they have learnt so far, for a commit point."""
+        return kept.to_bytes([kept.plain(self.runner._kept), *map(kept.state_of, self._callbacks)])
+
+    def load(self, data: bytes) -> None:
+        """Let them go on from there."""
+        shared, *states = kept.from_bytes(data)
+        self.runner._kept |= shared
+        for callback, state in zip(self._callbacks, states, strict=True):
+            kept.load(callback, state)
 
     def after_update(self) -> None:
         """What follows every update: the main callback's own schedule, then ``after_train_iter``."""

@@ -110,6 +110,7 @@ class Training:
         self.commits: Commits | None = None
         self.owned: tuple[list[bytes], list[int]] = ([], [])  # what each rank alone had, and its rows, at that commit
         self.tallies: list[list[Any]] = []  # what replicas had counted of the epoch, likewise
+        self.learnt = b""  # what this rank's callbacks had, likewise
         self._restore(assignment.get("restore"), assignment.get("kept"))
         self.sync = self._make_sync(job)
         if job.plan.launch.max_failures or job.plan.launch.max_preemptions:
@@ -131,6 +132,8 @@ class Training:
         self.sync.join(self.replica, self.group)
         self._restore_own()
         self.callbacks.call("before_run")
+        if self.at.epoch_step == 0:
+            self._restore_callbacks()
         while not self._is_over():
             self.epoch()
             self._commit_if_due()
@@ -145,6 +148,7 @@ class Training:
         self._pass("epoch")
         self.runner.epochs = self.at.epoch
         self.callbacks.call("before_train_epoch")
+        self._restore_callbacks()  # in the middle of an epoch, whose beginning they had seen
         self.epoch_began, self.epoch_first, self.epoch_rows = time.perf_counter(), self.at.step, 0
         if self.at.epoch_step == 0:
             self.validated = {}
@@ -324,10 +328,13 @@ class Training:
             prepare(example_of(found or [], 0) if sample is None else sample)
             self.runner.optimizer = self.replica.optimizer
 
-    def _tallied(self) -> dict[str, Any]:
+    def _tallied(self, *, is_epoch_end: bool = True) -> dict[str, Any]:
         """An epoch's figures of a replica that keeps them itself, all replicas together."""
         tallies = self._tallies()
-        return {} if tallies is None else dict(self.replica.figures([_untallied(each) for each in tallies]))
+        if tallies is None:
+            return {}
+        read = self.replica.figures if is_epoch_end else self.replica.figures_so_far
+        return dict(read([_untallied(each) for each in tallies]))
 
     def _tallies(self) -> list[bytes] | None:
         """What every rank's replica has counted in this epoch, where it is of that kind."""
@@ -424,6 +431,9 @@ class Training:
         parts = {f"state {name}": data for name, data in state.items()}
         parts |= {f"own {rank}": data for rank, data in enumerate(own)} | best
         parts |= {f"tally {rank}": data for rank, data in enumerate(self._tallies() or [])}
+        if self.callbacks:
+            learnt = self.group.gather_bytes(self.callbacks.to_bytes())
+            parts |= {f"callbacks {rank}": data for rank, data in enumerate(learnt)}
         try:
             self.commits.write(self.at.step, self.at.epoch, join(note, dict(parts)))
             self._pass("commit")
@@ -463,6 +473,7 @@ class Training:
         rows = note.get("rows", [])
         self.owned = [parts[f"own {rank}"] for rank in range(len(rows))], rows
         tallies = [_untallied(parts[name]) for name in parts if name.startswith("tally ")]
+        self.learnt = parts.get(f"callbacks {self.desk.rank}", b"")
         # The sums of all ranks go on in one of them.
         self.tallies = tallies if self.desk.rank == 0 else []
         if len(rows) == self.group.size:
@@ -480,6 +491,11 @@ class Training:
         if self.tallies:
             self.replica.load_tally(self.tallies)
             self.tallies = []
+
+    def _restore_callbacks(self) -> None:
+        if self.learnt:
+            self.callbacks.load(self.learnt)
+            self.learnt = b""
 
     def _pass(self, name: str) -> None:
         passing(name, rank=self.desk.rank, generation=self.desk.generation, epoch=self.at.epoch, step=self.at.step)
@@ -506,6 +522,7 @@ class Training:
         runner.epochs, runner.global_step = self.at.epoch, self.at.step
         runner.total_epochs = self.plan.epochs
         runner._state = self._state
+        runner._figures = partial(self._tallied, is_epoch_end=False)
         runner._pack = getattr(framework, "pack_file", None)
         runner._mark = getattr(replica, "mark", None)
         runner._parameters = getattr(replica, "parameters", None)

@@ -16,10 +16,13 @@ from typing import Any
 from firesteel.cluster.travel import pack, unpack
 from firesteel.core.errors import PlanError, UnsupportedError
 from firesteel.engine.callbacks import Callback, Runner
+from firesteel.engine.kept import plain
 
 __all__ = ["KerasCallbacks", "check_callbacks"]
 
 _PLACES = ("filepath", "filename", "log_dir", "backup_dir")
+_TRAIN_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+_TEST_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
 _OURS = ("epoch", "batch_count", "num_samples", "train_loss", "last_train_loss", "val_num_samples")
 
 
@@ -43,8 +46,11 @@ class KerasCallbacks(Callback):
 
     def __init__(self, callbacks: list[Any]) -> None:
         self._callbacks = callbacks
+        # On the driver, where the files are that rows are to be added to.
+        self._begun = {place: _text(each) for place, each in _loggers(callbacks) if each.append}
         self._packed: bytes | None = None
-        self._is_by_batch = any(_has_batch_hooks(each) for each in callbacks)
+        self._is_by_batch = any(_has_hooks(each, _TRAIN_HOOKS) for each in callbacks)
+        self._sees_tests = any(_has_hooks(each, _TEST_HOOKS) for each in callbacks)
         self._list: Any = None
         self._added: dict[str, float] = {}
         self._folder: Any = None
@@ -72,13 +78,10 @@ class KerasCallbacks(Callback):
         self._in_step(runner, lambda: self._list.on_train_batch_begin(self._step))
 
     def after_train_iter(self, runner: Runner) -> None:
-        """``on_train_batch_end``, with replica 0's figures so far."""
-
-        def act() -> None:
-            logs = {name: float(value) for name, value in runner.model.get_metrics_result().items()}
-            self._list.on_train_batch_end(self._step, logs)
-
-        self._in_step(runner, act)
+        """``on_train_batch_end``, with everybody's figures of the epoch so far."""
+        if self._is_by_batch:
+            logs = runner.figures()
+            self._in_step(runner, lambda: self._list.on_train_batch_end(self._step, logs))
         self._step += 1
 
     def after_train_epoch(self, runner: Runner) -> None:
@@ -99,9 +102,9 @@ class KerasCallbacks(Callback):
             self._list.on_test_batch_begin(self._step_tested)
 
     def after_val_iter(self, runner: Runner) -> None:
-        """``on_test_batch_end``."""
+        """``on_test_batch_end``, with replica 0's figures so far."""
         if runner.rank == 0:
-            self._list.on_test_batch_end(self._step_tested)
+            self._list.on_test_batch_end(self._step_tested, self._figures_here(runner))
             self._step_tested += 1
 
     def after_val_epoch(self, runner: Runner) -> None:
@@ -135,6 +138,37 @@ class KerasCallbacks(Callback):
         self._obey(runner)
         if self._folder is not None:
             self._folder.cleanup()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the callbacks have learnt, where they run."""
+        if self._list is None:
+            return {}
+        ours = self._folder.name
+        states = []
+        for callback in self._callbacks:
+            state = plain(vars(callback))
+            # A folder of this process is not the next one's.
+            states.append({n: value for n, value in state.items() if not (isinstance(value, str) and ours in value)})
+        return {"step": self._step, "added": self._added, "states": states, "tables": self._tables()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The reverse, once they have begun."""
+        if not state:
+            return
+        self._step, self._added = state["step"], state["added"]
+        for place, (callback, learnt) in enumerate(zip(self._callbacks, state["states"], strict=True)):
+            vars(callback).update(learnt)
+            if place in state["tables"]:
+                _continue_table(callback, state["tables"][place])
+
+    def _tables(self) -> dict[int, str]:
+        """What CSV files hold so far: the next one begins with it."""
+        ours = self._folder.name
+        return {place: _text(callback) for place, callback in _loggers(self._callbacks) if ours in callback.filename}
+
+    def _figures_here(self, runner: Runner) -> dict[str, float]:
+        """Those of this process alone, where a callback may want to see them."""
+        return dict(runner.model.get_metrics_result()) if self._sees_tests else {}
 
     def _begin(self, runner: Runner) -> None:
         self._is_training = True
@@ -189,6 +223,8 @@ class KerasCallbacks(Callback):
                     is_folder = name in ("log_dir", "backup_dir")
                     setattr(callback, name, str(ours if is_folder else ours / Path(wanted).name))
                     ours.mkdir(exist_ok=True)
+                    if number in self._begun:
+                        Path(callback.filename).write_text(self._begun[number], newline="")
                     self._moved.append((ours, Path(wanted) if is_folder else Path(wanted).parent))
 
     def _changed(self) -> list[tuple[Path, bytes]]:
@@ -204,14 +240,37 @@ class KerasCallbacks(Callback):
         return found
 
 
-def _has_batch_hooks(callback: Any) -> bool:
+def _loggers(callbacks: list[Any]) -> list[tuple[int, Any]]:
     import keras
 
-    names = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
-    base = keras.callbacks.Callback
+    return [(place, each) for place, each in enumerate(callbacks) if isinstance(each, keras.callbacks.CSVLogger)]
+
+
+def _text(logger: Any) -> str:
+    """What its file holds; nothing of one that is not there yet."""
+    try:
+        with open(logger.filename, newline="") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _continue_table(logger: Any, text: str) -> None:
+    """Let a logger that has begun its file go on behind these lines."""
+    logger.csv_file.seek(0)
+    logger.csv_file.truncate()
+    logger.csv_file.write(text)
+    logger.csv_file.flush()
+    logger.append_header = not text
+
+
+def _has_hooks(callback: Any, names: tuple[str, ...]) -> bool:
+    """Whether a callback does something at one of these. Keras's own have them all, and few mean it."""
+    import keras
+
     if isinstance(callback, keras.callbacks.LambdaCallback):
-        return "on_train_batch_begin" in vars(callback) or "on_train_batch_end" in vars(callback)
+        return any(name in vars(callback) for name in names)
     if type(callback).__module__.startswith("keras."):
-        wants = {"ModelCheckpoint": getattr(callback, "save_freq", "epoch") != "epoch", "TerminateOnNaN": True}
-        return wants.get(type(callback).__name__, False)
-    return any(getattr(type(callback), name) is not getattr(base, name) for name in names)
+        by_batch = {"ModelCheckpoint": getattr(callback, "save_freq", "epoch") != "epoch", "TerminateOnNaN": True}
+        return names == _TRAIN_HOOKS and by_batch.get(type(callback).__name__, False)
+    return any(getattr(type(callback), name) is not getattr(keras.callbacks.Callback, name) for name in names)

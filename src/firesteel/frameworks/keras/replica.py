@@ -276,10 +276,14 @@ class KerasReplica:
 
     def figures(self, tallies: Sequence[Sequence[Array]]) -> dict[str, float]:
         """What they come to, all replicas together; the states start anew."""
-        self._accounts.enter(None)
-        found = KerasFigures.of(tallies).values(self.model)
+        found = self.figures_so_far(tallies)
         self.model.reset_metrics()
         return found
+
+    def figures_so_far(self, tallies: Sequence[Sequence[Array]]) -> dict[str, float]:
+        """The same in the middle of an epoch: the states stay."""
+        self._accounts.enter(None)
+        return KerasFigures.of(tallies).values(self.model)
 
     def _check_metrics(self, batch: Batch) -> None:
         """Once, on the first rows that can be halved, where there is a metric that Keras does not vouch for."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Mapping
 from types import FunctionType
 from typing import Any
 
 import numpy as np
 
+from firesteel.core.imports import follow, path_of
 from firesteel.data.packed import pack, unpack
 
 __all__ = ["from_bytes", "load", "plain", "state_of", "to_bytes"]
@@ -103,14 +103,9 @@ def _write(value: Any, arrays: list[Any], above: tuple[int, ...]) -> Any:
     if (kind is np.ndarray or isinstance(value, np.generic)) and not np.asarray(value).dtype.hasobject:
         arrays.append(np.asarray(value))
         return ["array" if kind is np.ndarray else "scalar", len(arrays) - 1]
-    if kind is FunctionType and _named(value.__module__, value.__qualname__) is value:
-        return ["function", [value.__module__, value.__qualname__]]  # as Keras keeps the way that values are compared
+    if kind is FunctionType and (path := path_of(value)) is not None:
+        return ["function", path]  # as Keras keeps the way that values are compared
     raise _NotPlain
-
-
-def _named(module: str | None, name: str) -> Any:
-    """What has this name, in a module that is loaded: nothing is imported for it."""
-    return getattr(sys.modules.get(module or ""), name, None)
 
 
 def _read(value: Any, arrays: Mapping[str, Any]) -> Any:
@@ -120,7 +115,7 @@ def _read(value: Any, arrays: Mapping[str, Any]) -> Any:
     if kind == "dict":
         return {_read(key, arrays): _read(each, arrays) for key, each in parts}
     if kind == "function":
-        return _named(*parts)
+        return follow(parts)
     if kind in _SERIES:
         return _SERIES[kind](_read(each, arrays) for each in parts)
     array = arrays[str(parts)]

@@ -13,7 +13,7 @@ from benchmarks.harness import Row
 
 __all__ = ["plot"]
 
-_WIDTH, _LEFT, _RIGHT, _TOP, _LINE = 860, 430, 70, 34, 26
+_WIDTH, _LEFT, _RIGHT, _TOP, _LINE = 960, 530, 70, 34, 26
 _GOOD, _SHORT, _OTHER, _INK, _FAINT = "#2e7d32", "#c62828", "#78909c", "#607d8b", "#b0bec5"
 
 
@@ -21,6 +21,13 @@ def plot(rows: Sequence[tuple[str, Row]]) -> str:
     """One bar for each row that has a ratio; the first of each pair names its case. The scale is logarithmic."""
     shown = [(case, row) for case, row in rows if row.ratio is not None]
     low, high = _limits([row for _, row in shown])
+    titles: dict[tuple[str, str], set[str]] = {}
+    for case, row in shown:
+        titles.setdefault((case, row.subject), set()).add(row.figure.title)
+
+    def label(case: str, row: Row) -> str:
+        is_one = len(titles[case, row.subject]) == 1
+        return escape(f"{case}: {row.subject}" if is_one else f"{case}: {row.subject}, {row.figure.title}")
 
     def x(value: float) -> float:
         part = (math.log10(min(max(value, low), high)) - math.log10(low)) / (math.log10(high) - math.log10(low))
@@ -43,9 +50,7 @@ def plot(rows: Sequence[tuple[str, Row]]) -> str:
         middle = _TOP + _LINE * place + _LINE / 2
         begin, end = sorted((x(1), x(row.ratio.median)))
         color = {True: _GOOD, False: _SHORT, None: _OTHER}[row.holds]
-        parts.append(
-            f'<text x="{_LEFT - 8}" y="{middle + 4}" text-anchor="end">{escape(f"{case}: {row.subject}")}</text>'
-        )
+        parts.append(f'<text x="{_LEFT - 8}" y="{middle + 4}" text-anchor="end">{label(case, row)}</text>')
         parts.append(
             f'<rect x="{begin:.1f}" y="{middle - 6}" width="{max(end - begin, 1):.1f}" height="12" fill="{color}"/>'
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -112,3 +113,22 @@ def test_spans_do_not_show() -> None:
             assert sum(map(len, step)) in (500, order.rows % 500)
             seen += [row for part in step for row in part]
     assert len(seen) == order.rows
+
+
+@given(layouts(), st.integers(0, 3), st.integers(0, 99), st.integers(1, 60))
+@settings(max_examples=100)
+def test_with_another_batch_size_an_epoch_goes_on_behind_the_rows_that_were_seen(
+    layout: tuple[Order, list[list[int]]], epoch: int, steps: int, batch_size: int
+) -> None:
+    order, held = layout
+    seen = min(steps * order.batch_size, order.rows)
+    with ExitStack() as stack:
+        feeds = make_feeds(stack, order, held)
+        first = [row for step in epoch_of(feeds, epoch)[:steps] for rows in step for row in rows]
+        others = make_feeds(stack, replace(order, batch_size=batch_size, _kept={}), held)
+        rest = epoch_of([feed.after(seen) for feed in others], epoch)
+    assert [sum(map(len, step)) for step in rest] == [
+        min(batch_size, order.rows - place) for place in range(seen, order.rows, batch_size)
+    ]
+    found = first + [row for step in rest for rows in step for row in rows]
+    assert sorted(found) == [1000 * p + row for p, count in enumerate(order.counts) for row in range(count)]

@@ -122,6 +122,7 @@ def train(
     relay.add("train", {"x0": x / [rows, 1], "y0": x[:, 1] * 2})
     relay.add("validation", {"x0": x[:10] / [rows, 1], "y0": x[:10, 1] * 2})
     assignment = {
+        "position": asdict(plan.position),
         "tensors": relay.describe("train"),
         "counts": [rows],
         "blocks": [],

@@ -52,9 +52,11 @@ def estimator(model_dir: Path, replicas: int = 2) -> Any:
     )
 
 
-def train(spark: SparkSession, est: Any, folder: Path, waits_after: int | None = None, **options: Any) -> Any:
+def train(
+    spark: SparkSession, est: Any, folder: Path, waits_after: int | None = None, partitions: int = 4, **options: Any
+) -> Any:
     rows = [([number / ROWS, float(number)], float(number % 7)) for number in range(ROWS)]
-    df = spark.createDataFrame(spark.sparkContext.parallelize(rows, 4), "x array<double>, y double")
+    df = spark.createDataFrame(spark.sparkContext.parallelize(rows, partitions), "x array<double>, y double")
     folder.mkdir(exist_ok=True)
     options = {"batch_size": 8, "feature_cols": "x", "label_cols": "y", "verbose": 0, **options}
     return est.fit(df, callbacks=[Counter(folder, waits_after)], **options)

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from torch import nn
 
 from firesteel import Estimator
-from firesteel.core.errors import CheckpointError
+from firesteel.core.errors import CheckpointError, PlanError
 from firesteel.learn.trigger import EveryEpoch, SeveralIteration
 from frontends import resuming
 from frontends.resuming import ROWS, counted, estimator, train
@@ -149,3 +149,56 @@ def test_resume_without_a_checkpoint_begins(spark: SparkSession, tmp_path: Path)
     assert len(train(spark, est, tmp_path / "rows", resume=True, max_steps=2)) == 1
     with pytest.raises(CheckpointError, match="of version 7"):
         est.load_checkpoint(str(tmp_path), version=7)
+
+
+@pytest.fixture
+def half(spark: SparkSession, tmp_path: Path) -> Path:
+    """A training that has ended after step 4: one of three in epoch 2."""
+    folder = tmp_path / "half"
+    folder.mkdir()
+    train(spark, estimator(folder / "model"), folder / "rows", max_steps=4, checkpoint_trigger=SeveralIteration(1))
+    assert len(counted(folder / "rows")) == ROWS + 8
+    return folder
+
+
+def test_resumed_with_another_batch_size_every_row_still_counts_once(spark: SparkSession, half: Path) -> None:
+    """Steps of 8 rows were once taken for steps of 5, and a third of the epoch's rows came twice."""
+    est = estimator(half / "model")
+    trigger = SeveralIteration(1)
+    history = train(spark, est, half / "rows", resume=True, max_steps=5, batch_size=5, checkpoint_trigger=trigger)
+    assert [(r["epoch"], r["batch_count"], r["num_samples"]) for r in history] == [(2, 2, 13)]
+    est = estimator(half / "model", replicas=3)
+    history = train(spark, est, half / "rows", resume=True, epochs=3, batch_size=3, checkpoint_trigger=trigger)
+    # 12 = 20 - 8 rows are left, 7 after a step of 5, which are 3, 3 and 1.
+    assert [(r["epoch"], r["batch_count"], r["num_samples"]) for r in history] == [(2, 5, 20), (3, 7, 20)]
+    assert counted(half / "rows") == sorted([*range(ROWS)] * 3)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"partitions": 3}, "its 20 rows lie in 3 partitions, and lay in 4"),
+        ({"seed": 9}, "seed is 9, and was 21"),
+        ({"shuffle": False}, "shuffle is False, and was True"),
+    ],
+)
+def test_rows_that_lie_otherwise_cannot_be_resumed_in_the_middle(
+    spark: SparkSession, half: Path, changed: dict[str, Any], says: str
+) -> None:
+    """Without a word, some rows of the epoch came twice and others not at all."""
+    before = counted(half / "rows")
+    with pytest.raises(PlanError, match=f"in the middle of epoch 2, after 1 of its steps.*{says}"):
+        train(spark, estimator(half / "model"), half / "rows", resume=True, epochs=3, **changed)
+    assert counted(half / "rows") == before
+    anew = estimator(half / "model")
+    anew.load_checkpoint(str(half / "model"))
+    history = train(spark, anew, half / "rows", epochs=1, **changed)
+    assert [(r["epoch"], r["batch_count"], r["num_samples"]) for r in history] == [(2, 3, 20)]
+
+
+def test_whoever_is_further_than_the_last_checkpoint_stays_there(spark: SparkSession, tmp_path: Path) -> None:
+    est = estimator(tmp_path / "model")
+    train(spark, est, tmp_path / "rows", epochs=3, checkpoint_trigger=SeveralIteration(2))
+    before = weights(est).copy()
+    assert list(train(spark, est, tmp_path / "rows", resume=True, epochs=2)) == []
+    np.testing.assert_array_equal(weights(est), before)

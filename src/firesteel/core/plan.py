@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from firesteel.core.errors import PlanError, UnknownName
@@ -211,6 +211,8 @@ class Fit:
     progress_steps: int | None = None
     """Report progress after every so many steps; default several times a second."""
     position: Position = field(default_factory=lambda: Position())
+    is_resumed: bool = False
+    """Rows of the position's pass that were seen must not be seen again, and no other left out."""
 
     def __post_init__(self) -> None:
         if self.sync not in SYNCS:
@@ -271,18 +273,28 @@ class Position:
     """Where a training stands: epochs and updates done, which pass over the data, how many of its steps are consumed.
 
     A pass and an epoch differ when ``steps_per_epoch`` cuts epochs short: the next one goes on in the same pass.
+
+    Attributes:
+        lead: rows of the pass that were consumed before its first step, as where it was begun with another batch size.
+        made_of: what the order of its rows follows from (see ``engine.arrangement``), as JSON; empty where unknown.
     """
 
     epoch: int = 0
     step: int = 0
     data_pass: int = 0
     pass_step: int = 0
+    lead: int = 0
+    made_of: str = ""
     epoch_step: int = 0
     loss_sum: float = 0.0
     loss_rows: int = 0
     best: float | None = None
     """Early stopping's best value so far, and for how many epochs nothing was better."""
     waited: int = 0
+
+    def next_pass(self) -> Position:
+        """Where the next pass over the data begins."""
+        return replace(self, data_pass=self.data_pass + 1, pass_step=0, lead=0)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ partitions than ranks: its holders then divide its part of each step among them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,10 @@ class Feed:
     def order(self) -> Order:
         """The order over all ranks; its ``steps`` are this feed's too."""
         return self._order
+
+    def after(self, lead: int) -> Feed:
+        """The same rows without the first so many of an epoch's order."""
+        return Feed(self._spool, replace(self._order, lead=lead), self._holdings) if lead else self
 
     def empty(self) -> Batch:
         """A batch of no rows."""

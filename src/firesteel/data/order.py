@@ -44,6 +44,7 @@ class Order:
         seed: fixes the shuffling together with the epoch.
         shuffle: whether rows are shuffled inside their partition, and partitions against each other.
         window_rows: rows that are shuffled together (see ``window_rows_for``).
+        lead: rows, the first of the order, that come before step 0.
     """
 
     counts: tuple[int, ...]
@@ -51,25 +52,27 @@ class Order:
     seed: int = 0
     shuffle: bool = True
     window_rows: int = 1 << 20
+    lead: int = 0
     _kept: dict[tuple[str, int], tuple[Any, Indices]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def rows(self) -> int:
-        """Rows in one epoch."""
+        """Rows in one epoch, the lead included."""
         return sum(self.counts)
 
     @property
     def steps(self) -> int:
         """Steps in one epoch; the last may be short."""
-        return -(-self.rows // self.batch_size)
+        return -(-(self.rows - self.lead) // self.batch_size)
 
     def step_rows(self, step: int) -> int:
         """Rows that all replicas together see in this step of an epoch."""
-        return max(0, min(self.batch_size, self.rows - step * self.batch_size))
+        return max(0, min(self.batch_size, self.rows - self.lead - step * self.batch_size))
 
     def taken(self, first_step: int, last_step: int, epoch: int) -> Indices:
         """Rows taken from each partition before steps ``first_step`` … ``last_step``: shape (steps + 1, partitions)."""
-        places = np.minimum(np.arange(first_step, last_step + 1, dtype=np.int64) * self.batch_size, self.rows)
+        steps = np.arange(first_step, last_step + 1, dtype=np.int64)
+        places = np.minimum(self.lead + steps * self.batch_size, self.rows)
         counts = np.asarray(self.counts, dtype=np.int64)
         if len(counts) == 1:
             return places[:, None]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from firesteel.core.errors import PlanError, SchemaError
 from firesteel.engine.job import FitJob
 from firesteel.engine.newest import Newest
 from firesteel.engine.relay import Relay
+from firesteel.engine.resuming import begin, row_facts, stream_facts
 
 __all__ = ["Arrangement", "Ear"]
 
@@ -58,12 +59,14 @@ class Arrangement:
             rows = self.relay.rows("validation")
             common["validation"] = {"tensors": self.relay.describe("validation"), "rows": rows}
         if self.job.stream is not None:
+            common["position"] = self._begin(stream_facts(self.job))
             return [common] * self.world
         if self.job.is_relayed:
             rows = self.relay.rows("train")
             if rows == 0:
                 raise PlanError("the training data has no rows")
             common |= {"tensors": self.relay.describe("train"), "counts": [rows], "blocks": []}
+            common["position"] = self._begin(row_facts(self.job, [rows]))
             return [{**common, "holdings": [[0, 0, rank, self.world]]} for rank in range(self.world)]
         return self._from_spools(reports, common)
 
@@ -79,6 +82,10 @@ class Arrangement:
             start = self.job.plan.position
             self.listener.rewind(here or {"step": start.step, "epoch": start.epoch})
         return None if here is None else "driver"
+
+    def _begin(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """The plan's position, as it is to be taken with these data."""
+        return asdict(begin(self.job.plan, facts, self.listener.warn))
 
     def _check_marks(self, reports: list[dict[str, Any]]) -> None:
         """Rows that are read again must be the same ones in the same order, or a position in them means nothing."""
@@ -115,6 +122,7 @@ class Arrangement:
                     holders[partition].append(rank)
         _warn_of_skew([sum(counts[p] / len(r) for p, r in holders.items() if rank in r) for rank in range(self.world)])
         common |= {"tensors": tensors[0], "counts": counts}
+        common["position"] = self._begin(row_facts(self.job, counts, self.marks))
         assignments = []
         for rank, report in enumerate(reports):
             first = {partition: begin for partition, begin, _ in reversed(report["blocks"])}

@@ -48,8 +48,11 @@ class Steps(Protocol):
     steps: int | None
     """In one pass; ``None`` when it is not known beforehand."""
 
-    def run(self, data_pass: int, first: int) -> Iterator[Step]:
-        """This replica's steps of one pass over the data, from ``first`` on."""
+    def run(self, data_pass: int, first: int, lead: int = 0) -> Iterator[Step]:
+        """This replica's steps of one pass over the data, from ``first`` on.
+
+        ``lead``: rows that come before step 0; only where rows have an order of ours.
+        """
         ...
 
     def sample(self) -> Batch | None:
@@ -111,15 +114,15 @@ class SpoolSteps:
     def __init__(self, feed: Feed, *, is_ahead: bool = False) -> None:
         self._feed = feed
         self._is_ahead = is_ahead
-        self._count = feed.order.steps
-        self.steps: int | None = self._count
+        self.steps: int | None = feed.order.steps
 
-    def run(self, data_pass: int, first: int) -> Iterator[Step]:
+    def run(self, data_pass: int, first: int, lead: int = 0) -> Iterator[Step]:
         """See ``Steps``."""
-        batches = self._feed.batches(data_pass, first)
+        feed = self._feed.after(lead)
+        batches = feed.batches(data_pass, first)
         for step, batch in enumerate(ahead(batches) if self._is_ahead else batches, first):
-            rows = self._feed.order.step_rows(step)
-            yield Step(batch, rows_of(batch) / rows, rows, step + 1 == self._count)
+            rows = feed.order.step_rows(step)
+            yield Step(batch, rows_of(batch) / rows, rows, step + 1 == feed.order.steps)
 
     def sample(self) -> Batch | None:
         """See ``Steps``."""
@@ -134,7 +137,7 @@ class ResizedSteps:
         self._inner = inner
         self._count = count
 
-    def run(self, data_pass: int, first: int) -> Iterator[Step]:
+    def run(self, data_pass: int, first: int, lead: int = 0) -> Iterator[Step]:
         """See ``Steps``."""
         number = 0
         while number < self._count:
@@ -195,7 +198,7 @@ class StreamSteps:
         self._is_own = framework.take_shard(source, group.rank, group.size) or is_own
         self._source = source
 
-    def run(self, data_pass: int, first: int) -> Iterator[Step]:
+    def run(self, data_pass: int, first: int, lead: int = 0) -> Iterator[Step]:
         """See ``Steps``. Resuming inside a pass reads over what was consumed."""
         batches = self._framework.stream(self._source, self._batch_size, self._seed, data_pass)
         shares = self._own_rows(batches) if self._is_own else self._our_parts(batches)

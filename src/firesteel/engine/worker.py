@@ -91,7 +91,7 @@ class Training:
     ) -> None:
         self.desk, self.plan = desk, job.plan
         self.replica, self.group, self.callbacks = replica, group, callbacks
-        self.at: Position = job.plan.position
+        self.at = Position(**assignment["position"])
         self.data = open_training(job, desk, assignment, framework, group)
         self.validation = open_validation(job, desk, assignment, framework, group)
         self.steps: Iterator[Step] | None = None  # of the pass that is under way; a pass may span several epochs
@@ -198,10 +198,10 @@ class Training:
     def _next_step(self) -> Step:
         begin = time.perf_counter()
         is_fresh = self.steps is None
-        self.steps = self.steps or self.data.run(self.at.data_pass, self.at.pass_step)
+        self.steps = self.steps or self.data.run(self.at.data_pass, self.at.pass_step, self.at.lead)
         step = next(self.steps, None)
         if step is None and is_fresh and self.at.pass_step:  # a position in data that has become shorter since
-            self.at = replace(self.at, data_pass=self.at.data_pass + 1, pass_step=0)
+            self.at = self.at.next_pass()
             self.steps = self.data.run(self.at.data_pass, 0)
             step = next(self.steps, None)
         if step is None:
@@ -216,8 +216,8 @@ class Training:
 
     def _count(self, step: Step, loss: float | None, rate: float, seconds: float) -> None:
         at = self.at
-        data_pass, pass_step = (at.data_pass + 1, 0) if step.is_last else (at.data_pass, at.pass_step + 1)
-        self.at = replace(at, step=at.step + 1, data_pass=data_pass, pass_step=pass_step, epoch_step=at.epoch_step + 1)
+        passed = at.next_pass() if step.is_last else replace(at, pass_step=at.pass_step + 1)
+        self.at = replace(passed, step=at.step + 1, epoch_step=at.epoch_step + 1)
         mine = rows_of(step.batch)
         self.inputs = self.inputs or describe(step.batch)
         self.rows_since_settled += mine

@@ -259,7 +259,8 @@ class TrainingEstimator(Estimator):
             _check_monitor(stopping.monitor, validation, self._monitors())
         keep = positive(keep_checkpoints, "keep_checkpoints", none=True)
         spark = session_of(data)
-        position = self._start(resume, initial_epoch)
+        is_done = partial(_is_done, epochs=epochs, max_steps=max_steps)
+        position = self._start(resume, initial_epoch, is_done)
         self._seed = self._seed if seed is None else int(seed)
         plan = Fit(
             program=self._program(class_weight=_class_weights(class_weight)),
@@ -284,8 +285,9 @@ class TrainingEstimator(Estimator):
             pass_steps=self._pass_steps,
             progress_steps=self._progress_steps,
             position=position,
+            is_resumed=bool(resume),
         )
-        if resume and (position.step >= plan.max_steps if plan.max_steps else position.epoch >= plan.epochs):
+        if resume and is_done(position):
             return self._history(History())
         folder = None if self._model_dir is None else checkpoint.CheckpointFolder(self._model_dir, keep)
         outputs = Outputs(self._summaries, folder, self._events(), verbose, self._recorders, self._on_epoch)
@@ -293,7 +295,7 @@ class TrainingEstimator(Estimator):
         history = self.carry_out(spark, plan, source, held_out, outputs, stream)
         is_cut = self._position.pass_step and not steps_per_epoch and self._end_trigger is None
         if is_cut:  # ended inside an epoch; the next fit begins a new one
-            self._position = replace(self._position, data_pass=self._position.data_pass + 1, pass_step=0)
+            self._position = self._position.next_pass()
         return self._history(history)
 
     def carry_out(
@@ -584,7 +586,7 @@ class TrainingEstimator(Estimator):
 
     # --- from words to plans ---
 
-    def _start(self, resume: bool, initial_epoch: Any) -> Position:
+    def _start(self, resume: bool, initial_epoch: Any, is_done: Callable[[Position], bool]) -> Position:
         """Where training begins: at the newest checkpoint when it is to be resumed, else where the last fit ended."""
         if isinstance(initial_epoch, bool) or not isinstance(initial_epoch, int) or initial_epoch < 0:
             raise PlanError(f"initial_epoch must be a non-negative int, not {initial_epoch!r}")
@@ -592,7 +594,9 @@ class TrainingEstimator(Estimator):
             assert self._model_dir is not None
             found = checkpoint.find(self._model_dir)
             if found is not None:
-                self._go_on(found)
+                # An estimator that is further than its last checkpoint does not go back where nothing is left to do.
+                if not is_done(found.position) or self._position.step < found.position.step:
+                    self._go_on(found)
                 return self._position
         fresh = replace(self._position, best=None, waited=0)
         return replace(fresh, epoch=initial_epoch) if initial_epoch else fresh
@@ -678,6 +682,10 @@ def _class_weights(weights: dict[int, float] | None) -> dict[int, float] | None:
     if any(int(label) < 0 or value < 0 for label, value in weights.items()):
         raise PlanError(f"class_weight maps class indices from 0 to weights that are not negative, not {weights!r}")
     return {int(label): float(value) for label, value in weights.items()}
+
+
+def _is_done(position: Position, epochs: int, max_steps: int | None) -> bool:
+    return position.step >= max_steps if max_steps else position.epoch >= epochs
 
 
 def _total_steps(steps: Any, done: int) -> int | None:

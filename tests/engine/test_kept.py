@@ -42,9 +42,24 @@ def test_arrays_come_back_as_they_were(array: np.ndarray) -> None:
     assert type(found["s"]) is type(scalar)
 
 
+def test_what_is_large_and_came_along_is_not_carried_about() -> None:
+    """Keras callbacks often hold the rows that they validate on."""
+    first, second = Plain(), Plain()
+    first.rows, first.best = np.zeros(1 << 18), None
+    large = kept.heavy(first)
+    first.best = np.ones(1 << 18)  # learnt on the way, however large
+    first.count = 7
+    found = kept.state_of(first, large)
+    assert "rows" not in found
+    kept.load(second, kept.from_bytes(kept.to_bytes([found]))[0])
+    assert (second.count, second.best.sum()) == (7, 1 << 18)
+
+
 class Plain:
     def __init__(self) -> None:
         self.count, self.seen, self.lock, self.mixed = 0, [1.5], threading.Lock(), {"lock": threading.Lock()}
+        self.rows: Any = None
+        self.best: Any = None
         self.compare = kept.to_bytes  # found by its name
         self.itself: list[Any] = []
         self.itself.append(self.itself)

@@ -242,6 +242,7 @@ class Callbacks:
         self.runner = runner
         self._callbacks = callbacks
         self.main = find_main(callbacks)
+        self._heavy = [kept.heavy(callback) for callback in callbacks]
 
     def __bool__(self) -> bool:
         return bool(self._callbacks)
@@ -253,7 +254,7 @@ class Callbacks:
 
     def to_bytes(self) -> bytes:
         """What they have learnt so far, for a commit point."""
-        return kept.to_bytes([kept.plain(self.runner._kept), *map(kept.state_of, self._callbacks)])
+        return kept.to_bytes([kept.plain(self.runner._kept), *map(kept.state_of, self._callbacks, self._heavy)])
 
     def load(self, data: bytes) -> None:
         """Let them go on from there."""

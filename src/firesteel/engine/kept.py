@@ -17,11 +17,12 @@ import numpy as np
 from firesteel.core.imports import follow, path_of
 from firesteel.data.packed import pack, unpack
 
-__all__ = ["from_bytes", "load", "plain", "state_of", "to_bytes"]
+__all__ = ["from_bytes", "heavy", "load", "plain", "state_of", "to_bytes"]
 
 _log = logging.getLogger(__name__)
 
 _SCALARS = (bool, int, float, str, type(None))
+_HEAVY_BYTES = 1 << 20
 _SERIES = {"list": list, "tuple": tuple, "set": set}
 
 
@@ -29,14 +30,21 @@ class _NotPlain(Exception):
     """A value that is more than data."""
 
 
-def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are data through and through."""
-    return {name: value for name, value in values.items() if _is_plain(value)}
+def heavy(thing: Any) -> dict[str, Any]:
+    """Attributes that a callback comes with and that are large, as rows to validate on: they come again anyway."""
+    return {name: value for name, value in vars(thing).items() if _bytes_of(value) > _HEAVY_BYTES}
 
 
-def state_of(callback: Any) -> dict[str, Any]:
+def plain(values: Mapping[str, Any], without: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Those that are data through and through; not those that still are the very objects in ``without``."""
+    known = without or {}
+    there = {name: value for name, value in values.items() if name not in known or value is not known[name]}
+    return {name: value for name, value in there.items() if _bytes_of(value) >= 0}
+
+
+def state_of(callback: Any, without: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What it says of itself in ``state_dict()``, where it has that and ``load_state_dict``; else its attributes."""
-    return dict(callback.state_dict()) if _speaks(callback) else plain(vars(callback))
+    return dict(callback.state_dict()) if _speaks(callback) else plain(vars(callback), without)
 
 
 def load(callback: Any, state: Mapping[str, Any]) -> None:
@@ -76,12 +84,15 @@ def from_bytes(data: bytes) -> list[dict[str, Any]]:
     return [{name: _read(value, arrays) for name, value in entries.items()} for entries in written]
 
 
-def _is_plain(value: Any) -> bool:
+def _bytes_of(value: Any) -> int:
+    """How large it is, about; less than nothing where it is not plain."""
+    arrays: list[Any] = []
     try:
-        _write(value, [], ())
+        written = _write(value, arrays, ())
     except _NotPlain:
-        return False
-    return True
+        return -1
+    text = len(json.dumps(written)) if isinstance(written, (list, str)) else 0
+    return text + sum(array.nbytes for array in arrays)
 
 
 def _write(value: Any, arrays: list[Any], above: tuple[int, ...]) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 from firesteel.cluster.travel import pack, unpack
 from firesteel.core.errors import PlanError, UnsupportedError
 from firesteel.engine.callbacks import Callback, Runner
-from firesteel.engine.kept import plain
+from firesteel.engine.kept import heavy, plain
 
 __all__ = ["KerasCallbacks", "check_callbacks"]
 
@@ -52,6 +52,7 @@ class KerasCallbacks(Callback):
         self._is_by_batch = any(_has_hooks(each, _TRAIN_HOOKS) for each in callbacks)
         self._sees_tests = any(_has_hooks(each, _TEST_HOOKS) for each in callbacks)
         self._list: Any = None
+        self._heavy: list[dict[str, Any]] = []
         self._added: dict[str, float] = {}
         self._folder: Any = None
         self._moved: list[tuple[Path, Path]] = []
@@ -145,8 +146,8 @@ class KerasCallbacks(Callback):
             return {}
         ours = self._folder.name
         states = []
-        for callback in self._callbacks:
-            state = plain(vars(callback))
+        for callback, large in zip(self._callbacks, self._heavy, strict=True):
+            state = plain(vars(callback), large)
             # A folder of this process is not the next one's.
             states.append({n: value for n, value in state.items() if not (isinstance(value, str) and ours in value)})
         return {"step": self._step, "added": self._added, "states": states, "tables": self._tables()}
@@ -188,6 +189,7 @@ class KerasCallbacks(Callback):
             return self._list
         if self._packed is not None:
             self._callbacks, self._packed = unpack(self._packed), None
+        self._heavy = [heavy(each) for each in self._callbacks]
         self._redirect()
         runner.model.stop_training = False
         # What a callback adds to an epoch's figures (the learning rate) is part of the record, as in Keras.

@@ -92,7 +92,7 @@ def _bytes_of(value: Any) -> int:
     except _NotPlain:
         return -1
     text = len(json.dumps(written)) if isinstance(written, (list, str)) else 0
-    return text + sum(array.nbytes for array in arrays)
+    return text + sum(int(array.nbytes) for array in arrays)
 
 
 def _write(value: Any, arrays: list[Any], above: tuple[int, ...]) -> Any:

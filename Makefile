@@ -18,8 +18,9 @@ help:  ## list the targets
 demo: $(STAMP)  ## train, save, reload and score a digit classifier on two replicas (DEMO_ARGS="--help")
 	@$(BIN)/python examples/demo.py $(DEMO_ARGS)
 
-test: $(STAMP)  ## all tests, in one process (TEST_ARGS="-k feed")
-	@$(BIN)/python -m pytest tests $(TEST_ARGS)
+# Much of a test is waiting, for a JVM to start or a process to end: two of them fill two cores.
+test: $(STAMP)  ## all tests, in two processes (TEST_ARGS="-k feed": a part of them, in one)
+	@$(BIN)/python -m pytest tests $(or $(TEST_ARGS),-n 2 --dist loadfile)
 	@test -n "$(TEST_ARGS)" || $(MAKE) --no-print-directory test-mxnet
 
 test-mxnet: $(STAMP)  ## MXNet's tests, in an environment of their own (.venv-mxnet); part of make test

@@ -1,8 +1,9 @@
-"""One Spark session for the whole run, with room for three replicas: starting a JVM costs more than most tests."""
+"""One Spark session for each process of a run, with room for three replicas: a JVM takes longer than most tests."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
 # A busy machine is no finding: what a property says holds, however long it takes.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where several processes share the tests, each has its own temporary files: what is left there is its own."""
+    if hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory(prefix="t-", ignore_cleanup_errors=True)
+        config.add_cleanup(folder.cleanup)
+        os.environ["TMPDIR"], tempfile.tempdir = folder.name, None
 
 
 @pytest.fixture(scope="session")

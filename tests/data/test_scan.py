@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.functions import col
 
-from firesteel.core.errors import SchemaError
+from firesteel.core.errors import PlanError, SchemaError
 from firesteel.data.scan import SETTING, Cells, Scan, scan_of
 
 if TYPE_CHECKING:
@@ -105,6 +105,10 @@ def test_whatever_else_comes_through_spark(spark: SparkSession, files: DataFrame
     }
     assert {name for name, frame in others.items() if scan_of(frame, frame.columns.index("c")) is not None} == set()
     assert scan_of(files, files.columns.index("day")) is None
+    (tmp_path / "both" / "C=1").mkdir(parents=True)
+    write(tmp_path / "both" / "C=1" / "a.parquet", [b"x"])
+    both = spark.read.parquet(str(tmp_path / "both"))
+    assert scan_of(both, [name.lower() for name in both.columns].index("c")) is None, "Spark takes the folder's name"
     files.write.orc(str(tmp_path / "orc"))
     assert scan_of(spark.read.orc(str(tmp_path / "orc")), 0) is None
 
@@ -122,6 +126,17 @@ def test_who_does_not_want_it_says_so(spark: SparkSession, files: DataFrame) -> 
     spark.conf.set(SETTING, "false")
     try:
         assert scan_of(files, 0) is None
+    finally:
+        spark.conf.unset(SETTING)
+
+
+def test_a_switch_that_is_neither_on_nor_off_is_refused(spark: SparkSession, files: DataFrame) -> None:
+    try:
+        spark.conf.set(SETTING, " TRUE ")
+        assert scan_of(files, 0) is not None
+        spark.conf.set(SETTING, "yes")
+        with pytest.raises(PlanError, match=f"{SETTING} must be true or false, not 'yes'"):
+            scan_of(files, 0)
     finally:
         spark.conf.unset(SETTING)
 

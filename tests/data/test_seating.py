@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firesteel.core.errors import PlanError
 from firesteel.data.packed import pack
 from firesteel.data.reading import Reading
 from firesteel.data.seating import Decoder, deal, seat, split_guests
@@ -62,6 +64,18 @@ def test_files_of_one_large_row_group_do_not_all_go_to_one_rank(spark: SparkSess
     assert seated.partitions == 8
     assert [len(rows) for rows in held] == [2000, 2000]
     assert sorted(held[0] + held[1]) == list(range(4000))
+
+
+@pytest.mark.parametrize("name", ["spark.firesteel.readFiles", "spark.firesteel.rawRows"])
+def test_a_switch_that_is_neither_on_nor_off_is_refused(spark: SparkSession, name: str) -> None:
+    spark.conf.set(name, "yes")
+    try:
+        with pytest.raises(PlanError, match=f"{name} must be true or false, not 'yes'"):
+            seat(spark.range(3), ["id"], Decoder(Reading(())), 2)
+        spark.conf.set(name, " TRUE ")
+        assert seat(spark.range(3), ["id"], Decoder(Reading(())), 2).decoder.raw is not None
+    finally:
+        spark.conf.unset(name)
 
 
 def test_no_guests_cost_nothing() -> None:

@@ -18,8 +18,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, cast
 
-from firesteel.cluster.switches import switch
 from firesteel.cluster.wire import Allowance, Buffer, WireError
+from firesteel.core.switches import switch
 
 __all__ = ["Certificate", "Sealed", "TlsSocket", "join", "wanted"]
 

@@ -18,11 +18,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from firesteel.core.errors import SchemaError
+from firesteel.core.switches import switch
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["SETTING", "Cells", "Piece", "Scan", "bare_names", "is_exact", "named", "pieces_of", "scan_of"]
+__all__ = ["SETTING", "Cells", "Piece", "Scan", "bare_names", "is_exact", "is_wanted", "named", "pieces_of", "scan_of"]
 
 SETTING = "spark.firesteel.readFiles"
 """Whether tasks read files themselves."""
@@ -120,7 +121,7 @@ def _looked(df: DataFrame, look: Callable[[Any], _Found | None]) -> _Found | Non
     from pyspark.errors import AnalysisException
 
     spark = df.sparkSession
-    if not hasattr(df, "_jdf") or str(spark.conf.get(SETTING, "true")).lower() != "true":
+    if not hasattr(df, "_jdf") or not is_wanted(spark):
         return None
     try:
         if any(_setting(spark, key) for key in _TOLERANT) or _setting(spark, "spark.sql.parquet.fieldId.read.enabled"):
@@ -130,6 +131,11 @@ def _looked(df: DataFrame, look: Callable[[Any], _Found | None]) -> _Found | Non
         return look(df._jdf.queryExecution().withCachedData())
     except (Py4JError, AnalysisException):  # no API of Spark's that is promised: without it, as before
         return None
+
+
+def is_wanted(spark: SparkSession) -> bool:
+    """Whether tasks may read files themselves. ``PlanError`` where the setting says neither. Driver only."""
+    return switch(lambda name: spark.conf.get(name, None), SETTING, True)
 
 
 def _path_at(address: str) -> str:
@@ -158,7 +164,9 @@ def _sources(plan: Any, numbers: Sequence[int], above: Set[str]) -> list[str] | 
         plan = plan.child()
     if kind != "LogicalRelation" or not _is_local_parquet(plan.relation()):
         return None
-    held = set(plan.relation().dataSchema().fieldNames())  # not what folders are called
+    # What folders are called counts, also where the files have a column of that name.
+    folders = {name.lower() for name in plan.relation().partitionSchema().fieldNames()}
+    held = {name for name in plan.relation().dataSchema().fieldNames() if name.lower() not in folders}
     attributes = {each.exprId().id(): each for each in _items(plan.output())}
     found = [attributes.get(number) for number in numbers]
     # With a default, what older files lack has a value all the same.

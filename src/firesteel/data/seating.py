@@ -19,10 +19,12 @@ import numpy as np
 
 from firesteel.core.errors import UnsupportedError
 from firesteel.core.spec import Batch
+from firesteel.core.switches import switch
 from firesteel.data.packed import unpack
 from firesteel.data.parquet import FileRows, files_of
 from firesteel.data.raw import SETTING, RawRows, form_of
 from firesteel.data.reading import Reading
+from firesteel.data.scan import is_wanted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,6 +88,9 @@ def seat(df: DataFrame, expressions: list[Any], decoder: Decoder, world: int) ->
     """
     from pyspark.sql import functions
 
+    # Looked at whether or not these rows depend on them: a value that is neither true nor false is told at once.
+    is_wanted(df.sparkSession)
+    _is_raw(df.sparkSession)
     files = None if decoder.reading is None else files_of(df.select(*expressions))
     if files is not None:
         return _from_files(df.sparkSession, files, decoder, world)
@@ -123,7 +128,7 @@ def gather(selected: DataFrame, decoder: Decoder, most: int) -> tuple[DataFrame,
 
     spark = selected.sparkSession
     raw = None
-    if decoder.reading is not None and str(spark.conf.get(SETTING, "true")).lower() == "true":
+    if decoder.reading is not None and _is_raw(spark):
         raw = RawRows(tuple(form_of(each.dataType) for each in selected.schema))
         selected = _in_one(selected, raw)
     # The executed plan's own RDD: adaptive planning has then decided how many partitions there are, and the stages
@@ -135,6 +140,10 @@ def gather(selected: DataFrame, decoder: Decoder, most: int) -> tuple[DataFrame,
     made = spark._jsparkSession.internalCreateDataFrame(rows, _schema(selected, raw), False)
     frame = DataFrame(made, spark)
     return frame.coalesce(most) if partitions > most else frame, partitions, replace(decoder, raw=raw)
+
+
+def _is_raw(spark: SparkSession) -> bool:
+    return switch(lambda name: spark.conf.get(name, None), SETTING, True)
 
 
 def _in_one(selected: DataFrame, raw: RawRows) -> DataFrame:

@@ -13,11 +13,11 @@ from firesteel.cluster.deadlines import Deadlines
 from firesteel.cluster.failure import Budget
 from firesteel.cluster.launch import Lost, launch
 from firesteel.cluster.preflight import bind_address, check_slots, cores_per_task, driver_address, is_remote
-from firesteel.cluster.switches import switch
 from firesteel.cluster.travel import pack
 from firesteel.core import moments, registry
 from firesteel.core.errors import PlanError, SchemaError
 from firesteel.core.plan import SERVER_SYNCS, Fit
+from firesteel.core.switches import switch
 from firesteel.data.reading import Reading
 from firesteel.data.seating import Decoder, Seated, seat
 from firesteel.data.sources import Frame, Local, Packed, Source, Streamed

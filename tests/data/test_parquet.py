@@ -117,6 +117,48 @@ def test_a_folder_of_days_older_files_and_wider_types(spark: SparkSession, tmp_p
     assert files_of(df.select("x").limit(3)) is None
 
 
+def test_folders_names_go_before_the_files_own_column(spark: SparkSession, tmp_path: Path) -> None:
+    for label in (0, 1):
+        (tmp_path / f"y={label}").mkdir()
+        made = pa.table({"x": np.ones(3, np.float32), "y": np.full(3, 100, np.int32)})
+        pq.write_table(made, tmp_path / f"y={label}" / "f.parquet")
+    df = spark.read.parquet(str(tmp_path))
+    assert {row.y for row in df.collect()} == {0, 1}, "what Spark makes of it"
+    assert files_of(df.select("y", "x")) is None
+    assert files_of(df.select("x")) is not None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kind"),
+    [
+        (pa.array([1.0] * 99), pa.array([2], pa.int32()), "double"),
+        (pa.array(["a"] * 99), pa.array([b"\xff"]), "string"),
+        (pa.array([1.0] * 99, pa.float32()), pa.array([np.float16(2)], pa.float16()), "float"),
+    ],
+    ids=["ints for doubles", "bytes for strings", "half floats"],
+)
+def test_one_file_of_another_type_sends_all_through_spark(
+    spark: SparkSession, tmp_path: Path, first: pa.Array, second: pa.Array, kind: str
+) -> None:
+    pq.write_table(pa.table({"x": first}), tmp_path / "a.parquet")
+    df = spark.read.schema(f"x {kind}").parquet(str(tmp_path))
+    assert files_of(df) is not None
+    pq.write_table(pa.table({"x": second}), tmp_path / "b.parquet")
+    assert files_of(spark.read.schema(f"x {kind}").parquet(str(tmp_path))) is None
+
+
+def test_schemas_that_take_long_to_read_are_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces = []
+    for name in ("a", "b"):
+        pq.write_table(pa.table({"x": [1], "y": [2]}), tmp_path / name)
+        pieces += [(str(tmp_path / name), 0, 5), (str(tmp_path / name), 5, 10**6)]
+    files = FileRows((tuple(pieces),), (Scan("x", True),), (pa.int64(),))
+    monkeypatch.setattr("firesteel.data.parquet._MOST_FIELDS", 4)
+    assert files.is_readable(), "each file counts once"
+    monkeypatch.setattr("firesteel.data.parquet._MOST_FIELDS", 3)
+    assert not files.is_readable()
+
+
 def test_whatever_else_comes_through_spark(spark: SparkSession, tmp_path: Path) -> None:
     pq.write_table(table(), tmp_path / "f.parquet")
     files = spark.read.parquet(str(tmp_path))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["FileRows", "files_of"]
 
 _MOST_PIECES = 1000  # to learn of each takes the driver some 0.3 ms
+_MOST_FIELDS = 400_000  # in the schemas of all files together: to read these takes the driver about a second
 _BATCH_BYTES = 2 << 20  # what a processor's caches hold
 _BUFFER_BYTES = 1 << 20
 _BATCH_ROWS = 1 << 16
@@ -45,18 +46,26 @@ class FileRows:
     kinds: tuple[pa.DataType, ...]
 
     def is_readable(self) -> bool:
-        """Whether the first file is, and has columns that become these. Driver only, no job."""
+        """Whether every file is, and has columns that become these. Driver only, no job."""
+        import pyarrow.parquet as pq
+
+        fields = 0
         try:
-            for path, _, _ in [piece for pieces in self.partitions for piece in pieces][:1]:
-                with _opened(path) as file:
-                    schema = file.schema_arrow
-                    for column, kind in zip(self.columns, self.kinds, strict=True):
-                        name = named(schema, column)
-                        if name is not None and not _becomes(schema.field(name).type, kind):
-                            return False
+            for path in dict.fromkeys(path for pieces in self.partitions for path, _, _ in pieces):
+                schema = pq.read_schema(path)
+                fields += len(schema)
+                if fields > _MOST_FIELDS or not self._fits(schema):
+                    return False
         except (OSError, SchemaError, pa.ArrowException):
             return False  # Spark reads it, or says what it makes of it
         return True
+
+    def _fits(self, schema: pa.Schema) -> bool:
+        names = [named(schema, column) for column in self.columns]
+        return all(
+            name is None or _becomes(schema.field(name).type, kind)
+            for name, kind in zip(names, self.kinds, strict=True)
+        )
 
     def read(self, partition: int) -> Iterator[pa.RecordBatch]:
         """A partition's rows, in order, a few at a time. Runs in a task."""
@@ -156,19 +165,19 @@ def _column(rows: pa.RecordBatch, name: str | None, kind: pa.DataType) -> pa.Arr
 
 
 def _becomes(found: pa.DataType, kind: pa.DataType) -> bool:
-    """Whether Spark reads values that are written so as these: the same, or narrower numbers."""
+    """Whether Spark reads values that are written so as these, and Arrow the same: equal types, narrower numbers."""
     types = pa.types
     if types.is_dictionary(found):
         found = found.value_type
     if types.is_list(kind):
         is_list = types.is_list(found) or types.is_large_list(found) or types.is_fixed_size_list(found)
         return bool(is_list) and _becomes(found.value_type, kind.value_type)
-    if types.is_string(kind) or types.is_binary(kind):
-        is_text = types.is_string(found) or types.is_large_string(found)
-        is_bytes = types.is_binary(found) or types.is_large_binary(found) or types.is_fixed_size_binary(found)
-        return bool(is_bytes or (is_text and types.is_string(kind)))
-    if types.is_floating(kind):
-        return bool(types.is_floating(found) and found.bit_width <= kind.bit_width)
+    if types.is_string(kind):  # not bytes: Spark passes on what is no UTF-8
+        return bool(types.is_string(found) or types.is_large_string(found))
+    if types.is_binary(kind):
+        return bool(types.is_binary(found) or types.is_large_binary(found) or types.is_fixed_size_binary(found))
+    if types.is_floating(kind):  # not half ones, of which Spark knows nothing
+        return bool(types.is_floating(found) and 32 <= found.bit_width <= kind.bit_width)
     if types.is_integer(kind):
         return bool(types.is_integer(found) and found.bit_width + types.is_unsigned_integer(found) <= kind.bit_width)
     return bool(found == kind)

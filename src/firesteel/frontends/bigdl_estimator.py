@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import posixpath
-import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -67,14 +66,14 @@ class BigDLEstimator(TrainingEstimator):
             config={},
             workers_per_node=workers_per_node,
             model_dir=model_dir,
-            seed=secrets.randbelow(2**31) if seed is None else int(seed),
+            seed=seed,
         )
         self._sync = "sharded"
         self._replicas = positive(replicas, "replicas", none=True)
         self._given = model
         self._layer = _as_model(model)
         if seed is not None:
-            framework.seeded(seed, self._layer.to_torch)
+            framework.seeded(self._seed, self._layer.to_torch)
         self._metrics = metrics
         self._parts: dict[str, Any] = {}
         self._set_parts(loss, optimizer, feature_preprocessing, label_preprocessing)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import replace
 from typing import Any
 
@@ -46,7 +45,7 @@ class FrameworkEstimator(TrainingEstimator):
             config={},
             workers_per_node=workers_per_node,
             model_dir=model_dir,
-            seed=secrets.randbelow(2**31) if seed is None else int(seed),
+            seed=seed,
         )
         self._sync = sync
         self._model = model

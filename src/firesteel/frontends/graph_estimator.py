@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -69,7 +68,7 @@ class GraphEstimator(TrainingEstimator):
             config={},
             workers_per_node=workers_per_node,
             model_dir=model_dir,
-            seed=secrets.randbelow(2**31) if seed is None else int(seed),
+            seed=seed,
         )
         self._inputs_given, self._labels_given = flattened(inputs), flattened(labels)
         if not self._inputs_given:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import replace
 from typing import Any
 
@@ -60,7 +59,7 @@ class KerasEstimator(TrainingEstimator):
             config=dict(config or {}),
             workers_per_node=workers_per_node,
             model_dir=model_dir,
-            seed=secrets.randbelow(2**31) if seed is None else int(seed),
+            seed=seed,
         )
         if keras_model is not None and not framework.accepts(keras_model):
             raise PlanError(_no_model(keras_model))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -81,13 +80,12 @@ class MXNetEstimator(TrainingEstimator):
         kind = config.get("kvstore", "dist_sync")
         if kind not in _STORES:
             raise UnknownName("kvstore", kind, _STORES)
-        seed = config.get("seed")
         super().__init__(
             framework=_framework(),
             config=dict(config),
             workers_per_node=1,
             model_dir=None,
-            seed=secrets.randbelow(2**31) if seed is None else int(seed),
+            seed=config.get("seed"),
         )
         self._num_workers = positive(num_workers, "num_workers", none=True)
         self._threads = positive(runner_cores, "runner_cores", none=True)

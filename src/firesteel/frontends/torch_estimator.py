@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -68,7 +67,7 @@ class TorchEstimator(TrainingEstimator):
             config=dict(config or {}),
             workers_per_node=workers_per_node,
             model_dir=model_dir,
-            seed=secrets.randbelow(2**31) if seed is None else int(seed),
+            seed=seed,
         )
         self._sync = sync or _SYNC_OF_BACKEND[backend]
         if backend == "horovod":

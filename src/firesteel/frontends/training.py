@@ -6,10 +6,13 @@ objects; the rest is here.
 
 from __future__ import annotations
 
+import math
+import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from firesteel.core.errors import PlanError, UnknownName, UnsupportedError
@@ -66,10 +69,10 @@ class TrainingEstimator(Estimator):
     """Whether an output of one axis is an ML vector in a DataFrame; else it is an array."""
 
     def __init__(
-        self, *, framework: Any, config: dict[str, Any], workers_per_node: Any, model_dir: str | None, seed: int
+        self, *, framework: Any, config: dict[str, Any], workers_per_node: Any, model_dir: str | None, seed: Any
     ) -> None:
         self._framework = framework
-        self._seed = seed
+        self._seed = secrets.randbelow(2**31) if seed is None else _checked_seed(seed)
         self._workers_per_node = positive(workers_per_node, "workers_per_node") or 1
         self._sync = "all-reduce"
         self._exchange = Exchange()
@@ -243,6 +246,13 @@ class TrainingEstimator(Estimator):
         positive(batch_size, "batch_size", none=True)  # before a job may run over the data
         positive(steps_per_epoch, "steps_per_epoch", none=True)
         positive(max_steps, "max_steps", none=True)
+        positive(validation_freq, "validation_freq")
+        positive(validation_steps, "validation_steps", none=True)
+        positive(validation_batch_size, "validation_batch_size", none=True)
+        class_weights = _class_weights(class_weight)
+        own_seed = None if seed is None else _checked_seed(seed)
+        _check_verbose(verbose)
+        _check_config(data_config)
         columns = self._columns(feature_cols, label_cols, sample_weight_col, "training")
         is_counted = find_main(listed) is None
         source = self._source(data, columns, counts_inputs=is_counted)
@@ -261,9 +271,9 @@ class TrainingEstimator(Estimator):
         spark = session_of(data)
         is_done = partial(_is_done, epochs=epochs, max_steps=max_steps)
         position = self._start(resume, initial_epoch, is_done)
-        self._seed = self._seed if seed is None else int(seed)
+        self._seed = self._seed if own_seed is None else own_seed
         plan = Fit(
-            program=self._program(class_weight=_class_weights(class_weight)),
+            program=self._program(class_weight=class_weights),
             launch=_launch(self._world(spark), max_failures, min_workers, self._threads),
             batch_size=size,
             epochs=epochs if resume else position.epoch + epochs,
@@ -337,6 +347,8 @@ class TrainingEstimator(Estimator):
         Returns:
             The loss and each metric by its name.
         """
+        _check_verbose(verbose)
+        _check_config(data_config)
         columns = self._columns(feature_cols, label_cols, sample_weight_col, "training")
         metrics = self._measures(validation_metrics)
         return self._found(
@@ -391,6 +403,8 @@ class TrainingEstimator(Estimator):
         batches; a loader's or creator's predictions come as an XShards of ``{"prediction": …}``, those of an RDD of
         rows as an RDD of arrays.
         """
+        _check_verbose(verbose)
+        _check_config(data_config)
         limit = positive(steps, "steps", none=True)
         names = Columns.of(output_cols, None, None, "prediction").features
         columns = self._columns(feature_cols, None, None, "prediction")
@@ -661,6 +675,8 @@ def _stream(source: Streamed, batch_size: int | None, *, config: dict[str, Any],
 
 def split_stopping(callbacks: Any, stopping: EarlyStopping | None) -> tuple[tuple[Any, ...], EarlyStopping | None]:
     """Callbacks without our early stopping, and that: given as such, or among them."""
+    if stopping is not None and not isinstance(stopping, EarlyStopping):
+        raise PlanError(f"early_stopping must be an EarlyStopping, not {stopping!r}")
     listed = [] if callbacks is None else list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
     found = [each for each in listed if isinstance(each, EarlyStopping)]
     if len(found) + (stopping is not None) > 1:
@@ -676,12 +692,33 @@ def _check_monitor(monitor: str, validation: Validation | None, known: tuple[str
         raise PlanError(f"early stopping watches {monitor!r}, which needs validation_data")
 
 
-def _class_weights(weights: dict[int, float] | None) -> dict[int, float] | None:
+def _checked_seed(seed: Any) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
+        raise PlanError(f"seed must be a non-negative int, not {seed!r}")
+    return int(seed)
+
+
+def _check_verbose(verbose: Any) -> None:
+    if not isinstance(verbose, Integral) or verbose < 0:
+        raise PlanError(f"verbose must be 0 for no progress, or a positive int, not {verbose!r}")
+
+
+def _check_config(config: Any) -> None:
+    if config is not None and not isinstance(config, Mapping):
+        raise PlanError(f"data_config must be a dict, not {config!r}")
+
+
+def _class_weights(weights: Any) -> dict[int, float] | None:
     if weights is None:
         return None
-    if any(int(label) < 0 or value < 0 for label, value in weights.items()):
+    if not isinstance(weights, Mapping) or not all(map(_is_class_weight, weights, weights.values())):
         raise PlanError(f"class_weight maps class indices from 0 to weights that are not negative, not {weights!r}")
     return {int(label): float(value) for label, value in weights.items()}
+
+
+def _is_class_weight(label: Any, value: Any) -> bool:
+    is_number = isinstance(label, Real) and isinstance(value, Real) and math.isfinite(value)
+    return is_number and label >= 0 and label == int(label) and value >= 0
 
 
 def _is_done(position: Position, epochs: int, max_steps: int | None) -> bool:

@@ -45,6 +45,7 @@ def arrived(error: BaseException, step: int | None = None) -> Failure:
         (SchemaError("a null", column="x"), "plan"),
         (SyncError("lost the others", rank=0), "collateral"),
         (ClusterError("no disk"), "infrastructure"),
+        (ClusterError("no file", is_lasting=True), "plan"),
     ],
 )
 def test_kinds(error: BaseException, kind: str) -> None:
@@ -70,6 +71,12 @@ def test_a_dead_process_is_not_said_to_have_failed_at_a_step() -> None:
 def test_the_original_survives_with_its_arguments() -> None:
     assert arrived(KeyError("label")).error().__cause__.args == ("label",)
     assert arrived(OSError(28, "No space left")).error().__cause__.errno == 28
+
+
+def test_what_another_task_would_meet_with_too_is_raised_as_it_was() -> None:
+    error = arrived(ClusterError("the file is gone", is_lasting=True)).error()
+    assert type(error) is ClusterError
+    assert (str(error), error.is_lasting) == ("the file is gone", True)
 
 
 def test_a_plans_error_is_raised_as_it_was() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -188,6 +190,30 @@ def test_a_file_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
     gone = (str(tmp_path / "gone.parquet"), 0, 10)
     with pytest.raises(ClusterError, match=r"gone\.parquet could not be read: .*No such file.*readFiles"):
         list(FileRows(((gone,),), (), ()).read(0))
+
+
+@pytest.mark.parametrize(("number", "is_lasting"), [(errno.EIO, False), (errno.ENOENT, True)])
+def test_a_disk_that_fails_may_be_one_hosts_alone(
+    monkeypatch: pytest.MonkeyPatch, number: int, is_lasting: bool
+) -> None:
+    def fail(path: str) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("firesteel.data.parquet._opened", fail)
+    with pytest.raises(ClusterError, match="f could not be read") as caught:
+        list(FileRows(((("f", 0, 10),),), (), ()).read(0))
+    assert caught.value.is_lasting == is_lasting
+
+
+def test_a_file_that_is_cut_off_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "cut.parquet"
+    pq.write_table(table(), path)
+    piece = (str(path), 0, path.stat().st_size)
+    with path.open("r+b") as file:
+        file.truncate(50)
+    with pytest.raises(ClusterError, match=r"cut\.parquet could not be read") as caught:
+        list(FileRows(((piece,),), (Scan("n", True),), (pa.int64(),)).read(0))
+    assert caught.value.is_lasting
 
 
 def test_a_file_of_another_type_is_one_sentence(tmp_path: Path) -> None:

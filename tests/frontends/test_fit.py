@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from pyspark.sql import SparkSession
 from torch import nn
 
 from firesteel import Estimator
-from firesteel.core.errors import PlanError, ReplicaFailed, SchemaError, UnknownName
+from firesteel.core.errors import ClusterError, PlanError, ReplicaFailed, SchemaError, UnknownName
+from firesteel.data.parquet import FileRows
 from firesteel.data.shards import XShards
 from firesteel.learn.metrics import MAE
 from firesteel.learn.optimizers import SGD, Adam
@@ -307,6 +310,19 @@ def test_an_error_in_forward_says_where() -> None:
     assert isinstance(caught.value.__cause__, RuntimeError)
     Boom.forward = nn.Linear.forward
     assert len(est.fit(arrays(40), batch_size=4, verbose=0)) == 1
+
+
+def test_a_file_that_goes_while_a_fit_begins_is_one_sentence(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver still saw it."""
+    for name in ("a", "b"):
+        pq.write_table(pa.table({"x": np.ones(8), "y": np.ones(8)}), tmp_path / f"{name}.parquet")
+    df = spark.read.parquet(str(tmp_path))
+    monkeypatch.setattr(FileRows, "is_readable", lambda files: not (tmp_path / "a.parquet").unlink())
+    with pytest.raises(ClusterError, match=r"^\S+a\.parquet could not be read: .*readFiles.*$") as caught:
+        estimator(nn.Linear(1, 1)).fit(df, feature_cols=["x"], label_cols=["y"], verbose=0)
+    assert type(caught.value) is ClusterError
 
 
 def test_what_makes_no_sense_is_refused_at_the_call(spark: SparkSession) -> None:

@@ -1,8 +1,8 @@
 """A failure as a value: made where it happens, sent as JSON, raised again on the driver.
 
-Its kinds: ``plan``, the request was wrong, which only the data could show (a ragged array); ``user``, an exception
-in the user's own code; ``infrastructure``, a process or a connection is gone; ``preemption``, somebody took it away
-(SIGTERM, a decommissioned executor); ``upstream``, Spark could not compute the rows, and will say why;
+Its kinds: ``plan``, the request was wrong, which only the data could show (a ragged array, a broken file); ``user``, an
+exception in the user's own code; ``infrastructure``, a process or a connection is gone; ``preemption``, somebody took
+it away (SIGTERM, a decommissioned executor); ``upstream``, Spark could not compute the rows, and will say why;
 ``collateral``, a replica lost its peers, of whom one has more to tell; ``companion``, a process that a rank started
 beside its own is gone.
 
@@ -45,7 +45,7 @@ class Failure:
     def of(cls, error: BaseException, *, rank: int, host: str, step: int | None = None) -> Failure:
         """The failure that ``error``, just caught, means."""
         kind = "user"
-        if isinstance(error, PlanError):
+        if isinstance(error, PlanError) or (isinstance(error, ClusterError) and error.is_lasting):
             kind = "plan"
         elif isinstance(error, SyncError):
             kind = "collateral"
@@ -76,7 +76,7 @@ class Failure:
     def error(self) -> FiresteelError:
         """What the driver raises: a plan's error as it was, else ``ReplicaFailed`` with the original as its cause."""
         original = self._original()
-        if self.kind == "plan" and isinstance(original, PlanError):
+        if self.kind == "plan" and isinstance(original, FiresteelError):
             return original
         error = ReplicaFailed(
             self.message,

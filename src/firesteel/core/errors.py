@@ -88,7 +88,18 @@ class UnknownName(PlanError):
 
 
 class ClusterError(FiresteelError):
-    """Something between the driver and its tasks went wrong."""
+    """Something between the driver and its tasks went wrong.
+
+    Attributes:
+        is_lasting: whether another task would meet with the same: then none is tried, and the driver raises it so.
+    """
+
+    is_lasting = False
+
+    def __init__(self, *args: object, is_lasting: bool = False) -> None:
+        super().__init__(*args)
+        if is_lasting:
+            self.is_lasting = True
 
 
 class NotEnoughSlots(ClusterError):

@@ -7,6 +7,7 @@ those that Spark would have sent. What comes of it are the Arrow arrays that Spa
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -74,9 +75,12 @@ class FileRows:
                 yield from self._read(path, begin, end)
             except (OSError, pa.ArrowException) as error:
                 reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+                # A disk or a mount may fail on this host alone: a task on another one is worth a try.
+                is_lasting = not isinstance(error, OSError) or error.errno in (None, errno.ENOENT)
                 raise ClusterError(
                     f"{path} could not be read: {reason}. If Spark itself can read it, "
-                    f'spark.conf.set("{SETTING}", "false") has it do so.'
+                    f'spark.conf.set("{SETTING}", "false") has it do so.',
+                    is_lasting=is_lasting,
                 ) from error
 
     def _read(self, path: str, begin: int, end: int) -> Iterator[pa.RecordBatch]:

@@ -95,7 +95,8 @@ class RawRows:
         except (IndexError, ValueError, TypeError) as error:
             raise ClusterError(
                 f"rows of Spark's do not lie in memory as they are known to ({error}); "
-                f'spark.conf.set("{SETTING}", "false") has them written out'
+                f'spark.conf.set("{SETTING}", "false") has them written out',
+                is_lasting=True,
             ) from error
         others = iter(rows.columns[1:])
         columns = [next(others if form is None else fields) for form in self.forms]

@@ -313,6 +313,12 @@ def test_what_cannot_travel_is_said() -> None:
             framework.replica(framework.capture(made), "cpu", 0)
 
 
+def test_without_eager_execution_keras_is_refused_as_such() -> None:
+    model, tf = plain(), pytest.importorskip("tensorflow")
+    with tf.Graph().as_default(), pytest.raises(PlanError, match=r"eager execution, which is off .*firesteel\.tf1"):
+        framework.capture(model)
+
+
 def test_weights_of_another_model_are_refused() -> None:
     one, other = framework.replica(framework.capture(plain()), "cpu", 0), plain(keras.layers.Dense(2))
     with pytest.raises(CheckpointError, match="another model"):

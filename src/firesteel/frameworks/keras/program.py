@@ -76,6 +76,7 @@ def capture(
         seed: of weights that are made elsewhere.
         is_trained: whether it must be compiled: to score, it need not.
     """
+    _check_eager()
     if is_model(model):
         if is_trained and not model.compiled:
             raise PlanError("the Keras model is not compiled; call model.compile(optimizer, loss) first")
@@ -174,6 +175,19 @@ def output_count(model: Any) -> int | None:
     """How many outputs a model has; ``None`` where only its ``call`` knows."""
     names = output_names(model)
     return 1 if isinstance(model, keras.Sequential) else None if names is None else len(names)
+
+
+def _check_eager() -> None:
+    """``PlanError`` where Keras could not even tell its weights."""
+    if keras.backend.backend() != "tensorflow":
+        return
+    import tensorflow as tf
+
+    if not tf.executing_eagerly():
+        raise PlanError(
+            "Keras models need eager execution, which is off here: importing firesteel.tf1 turns it off for the whole "
+            "process, so use them in another one"
+        )
 
 
 def _serialized(model: Any) -> dict[str, Any]:

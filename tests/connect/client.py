@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
+import io
 import json
 import os
 import signal
@@ -127,7 +129,11 @@ def main() -> None:
     fit = {"epochs": 1, "batch_size": 30, "verbose": 0, **COLUMNS}
     seen["user"] = error_of(lambda: estimator(Net(fails=True), 2).fit(frame, **fit))
     seen["empty"] = error_of(lambda: estimator(Net(), 2).fit(frame.where("y = 7"), **fit))
-    seen["slots"] = error_of(lambda: estimator(Net(), 3).fit(frame, **fit))
+    seen["known_empty"] = error_of(lambda: estimator(Net(), 2).fit(frame.limit(0), **fit))
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        seen["slots"] = error_of(lambda: estimator(Net(), 3).fit(frame, **{**fit, "verbose": 1}))
+    seen["said_before_slots"] = said.getvalue()
     seen["stream"] = error_of(lambda: untrained.predict(lambda config, size: None))
 
     # The task that everybody depends on is killed.

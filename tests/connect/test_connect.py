@@ -81,12 +81,14 @@ def test_the_users_error_comes_back_whole(seen: dict[str, Any]) -> None:
 
 
 def test_a_plan_that_the_data_refute(seen: dict[str, Any]) -> None:
-    assert (seen["empty"]["type"], seen["empty"]["text"]) == ("PlanError", "the training data has no rows")
+    for how in ("empty", "known_empty"):
+        assert (seen[how]["type"], seen[how]["text"]) == ("PlanError", "the training data has no rows")
 
 
 def test_too_few_slots_are_noticed_before_anything_runs(seen: dict[str, Any]) -> None:
     error = seen["slots"]
     assert (error["type"], error["asked"], error["available"]) == ("NotEnoughSlots", 3, 2)
+    assert "training on" not in seen["said_before_slots"]
 
 
 def test_what_needs_an_rdd_says_so(seen: dict[str, Any]) -> None:

@@ -39,11 +39,15 @@ if TYPE_CHECKING:
     from pyspark import BarrierTaskContext
     from pyspark.sql import DataFrame
 
-__all__ = ["Chair", "launch_remote"]
+__all__ = ["Chair", "NoTasks", "launch_remote"]
 
 _WAIT_SECONDS = 0.2
 _RECONNECT_SECONDS = 5.0
 """How long an empty seat waits: only a lost connection can come back to it, for Spark brings no single newcomer."""
+
+
+class NoTasks(ClusterError):
+    """Spark knows without a look that the frame has no rows, and makes no task of it."""
 
 
 class Chair(Protocol):
@@ -104,7 +108,7 @@ def launch_remote(
 ) -> None:
     """Run ``task_main`` on every partition of ``frame``, one rank each, all together. On the client of Spark Connect.
 
-    Returns when all ranks are done. Raises what ended the launch, as ``cluster.launch`` does.
+    Returns when all ranks are done. Raises what ended the launch, as ``cluster.launch`` does; and ``NoTasks``.
 
     Args:
         frame: has exactly ``world`` partitions; partition r is rank r.
@@ -161,7 +165,7 @@ def launch_remote(
         raise plain from error
     replay(log, take)
     if not verdict:
-        raise ClusterError("Spark's job ended without a word from replica 0")
+        raise NoTasks("Spark's job ended without a word from replica 0")
     _raise_failure(verdict[-1])
 
 

@@ -58,12 +58,13 @@ def fit(
         check_reachable(spark, f"sync={plan.sync!r}")
     in_memory = switch(lambda name: spark.conf.get(name, None), _SHARED_MEMORY, plan.exchange.in_memory)
     plan = replace(plan, exchange=replace(plan.exchange, in_memory=in_memory))
+    # Before a server starts, rows are computed for a validation, or a training is announced.
+    check_slots(spark, plan.launch.world)
     with _in_columns(data):
         if is_remote(spark):
             from firesteel.engine.remote import fit_remote  # which only Spark Connect needs
 
             return fit_remote(spark, plan, data, validation, outputs, stream=stream, config=config, deadlines=deadlines)
-        check_slots(spark, plan.launch.world)  # before a server starts, or rows are computed for a validation
         if plan.sync in SERVER_SYNCS:
             with Servers(spark, _server_job(plan), may_cut=_may_cut(plan)) as servers:
                 return _fit(spark, plan, data, validation, outputs, stream, config, deadlines, servers)

@@ -21,7 +21,7 @@ from firesteel.cluster.failure import Budget, Failure, Incident
 from firesteel.cluster.parcel import Parcel
 from firesteel.cluster.preflight import cores_per_task
 from firesteel.cluster.progress import Display
-from firesteel.cluster.remote import launch_remote
+from firesteel.cluster.remote import NoTasks, launch_remote
 from firesteel.cluster.travel import pack
 from firesteel.core import registry
 from firesteel.core.errors import PlanError, UnsupportedError
@@ -93,18 +93,21 @@ def fit_remote(
     card = TaskCard(b"", decoder, tensors, threads, job.probe, plan.device, imports_ahead(plan))
     _announce(plan, outputs.verbose)
     with Listener(plan, outputs, budget) as desk:
-        launch_remote(
-            seat_by_shuffle(spark, rows, guests, world),
-            _train,
-            _Ticket(Parcel.of(spark, [pack(job, "the program")]), card),
-            partial(_FitChair, outline, plan.launch, local, validation is not None, keep),
-            world=world,
-            on_event=partial(_take, desk, budget),
-            directory=spool_directory,
-            packages=(*registry.framework(plan.program.framework).packages, *plan.exchange.packages),
-            deadlines=deadlines,
-            is_run_again=plan.launch.max_failures > 0,
-        )
+        try:
+            launch_remote(
+                seat_by_shuffle(spark, rows, guests, world),
+                _train,
+                _Ticket(Parcel.of(spark, [pack(job, "the program")]), card),
+                partial(_FitChair, outline, plan.launch, local, validation is not None, keep),
+                world=world,
+                on_event=partial(_take, desk, budget),
+                directory=spool_directory,
+                packages=(*registry.framework(plan.program.framework).packages, *plan.exchange.packages),
+                deadlines=deadlines,
+                is_run_again=plan.launch.max_failures > 0,
+            )
+        except NoTasks:
+            raise PlanError("the training data has no rows") from None
     return desk.outcome()
 
 

@@ -49,7 +49,7 @@ def check_reachable(spark: SparkSession, what: str) -> None:
     if is_remote(spark):
         raise UnsupportedError(
             f"{what} needs a parameter server beside the driver, which a Spark Connect session cannot reach: "
-            f"use a classic session, or sync='allreduce'"
+            f"use a classic session, or DLEstimator(sync='allreduce')"
         )
 
 

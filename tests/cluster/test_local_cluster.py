@@ -107,6 +107,12 @@ try:
 except Exception as error:
     found["udf"] = {"type": type(error).__name__, "text": str(error), "seconds": time.time() - begin}
 
+# A shuffle brings an executor's own rows first: the same partition comes in another order on the other one.
+from firesteel.engine.turns import _spread
+source = spark.range(0, 400, 1, 8).select("id", functions.spark_partition_id().alias("source"))
+spread = _spread(source, 4, 1).select(functions.spark_partition_id(), "source").collect()
+found["spread"] = [[source for place, source in spread if place == target] for target in range(4)]
+
 est, model = make()
 found["after"] = fit(est)[-1]["num_samples"]
 stop_context()
@@ -170,6 +176,11 @@ def test_an_error_in_the_rows_own_computation(found: dict[str, Any]) -> None:
     assert error["type"] == "PythonException"
     assert "no such feature" in error["text"]
     assert error["seconds"] < 30
+
+
+def test_rows_that_are_spread_lie_the_same_way_on_every_executor(found: dict[str, Any]) -> None:
+    assert [len(rows) for rows in found["spread"]] == pytest.approx([100] * 4, abs=8)
+    assert found["spread"] == [sorted(rows) for rows in found["spread"]]
 
 
 def test_nothing_is_left_and_one_can_go_on(found: dict[str, Any]) -> None:

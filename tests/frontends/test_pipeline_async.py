@@ -28,6 +28,7 @@ from firesteel.core import registry
 from firesteel.core.errors import CheckpointError, ClusterError, PlanError, SchemaError, UnknownName
 from firesteel.core.plan import Turns
 from firesteel.engine.turn import slices
+from firesteel.engine.turns import _loss, _spread, _Watch
 from firesteel.frontends.pipeline.graphs import training_program
 from firesteel.pipeline import (
     HogwildSparkModel,
@@ -126,6 +127,53 @@ def test_rounds_ports_and_fits_side_by_side(spark: SparkSession, graph: str, cap
     # (A mean over 30 ones is not 1 to the last bit.)
     assert found == pytest.approx({"few": -0.5 * 3 * 4, "rounds": -0.5 * 3 * 2 * 3}, rel=1e-6)
     assert seen(capsys.readouterr().out) == {0, 1}
+
+
+def test_rows_are_spread_the_same_way_in_whatever_order_they_come(spark: SparkSession) -> None:
+    def laid(order: int, seed: int = 1) -> list[tuple[int, ...]]:
+        parts = [[(Vectors.dense([n, 1]), n % 7) for n in range(place, 90, 3)][::order] for place in range(3)]
+        rdd = spark.sparkContext.parallelize(parts, 3).flatMap(lambda part: part)
+        rows = _spread(spark.createDataFrame(rdd, ["x", "y"]), 4, seed)
+        return [tuple(int(row.x[0]) for row in part) for part in rows.rdd.glom().collect()]
+
+    first = laid(1)
+    assert sorted(n for part in first for n in part) == list(range(90))
+    assert max(map(len, first)) - min(map(len, first)) <= 3
+    assert laid(-1) == first
+    assert laid(1, 2) != first
+
+
+def test_other_rows_after_a_loss_are_warned_of() -> None:
+    told: list[dict[str, Any]] = []
+
+    class Servers:
+        def events(self) -> list[dict[str, Any]]:
+            return told
+
+        def check(self) -> None:
+            pass
+
+    watch = _Watch(Servers(), None)  # type: ignore[arg-type]
+    about = {"name": "rows", "round": 0, "partition": 3}
+    told = [{**about, "mark": [9, 1], "pushes": 0}, {**about, "mark": [9, 2], "pushes": 0}]
+    watch.look()  # nothing was done with the first ones
+    told = [{**about, "mark": [9, 2], "pushes": 5}, {**about, "round": 1, "mark": [9, 4], "pushes": 0}]
+    watch.look()
+    told = [{**about, "mark": [9, 3], "pushes": 5}]
+    with pytest.warns(RuntimeWarning, match="partition 3 of the training data had other rows, or another order"):
+        watch.look()
+
+
+def test_a_loss_is_told_in_a_line_that_says_what_was_lost() -> None:
+    text = (
+        "An error occurred while calling o185.collectToPython.\n: org.apache.spark.SparkException: Job aborted due to "
+        "stage failure: Task 1 in stage 5.0 failed 1 times, most recent failure: Lost task 1.0 in stage 5.0 (TID 9) "
+        "(host-7 executor 2): org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)\n\tat org"
+    )
+    assert _loss(text) == (
+        "Lost task 1.0 in stage 5.0 (TID 9) (host-7 executor 2): "
+        "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
+    )
 
 
 def test_no_row_is_left_out_whatever_the_sizes() -> None:

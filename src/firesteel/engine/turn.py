@@ -108,6 +108,7 @@ class _Turn:
             self._replica = framework.replica(self._plan.program, "auto", self._card.threads)
             self._replica.start(None)
             self._enter().enter()
+            self._tell_rows(spool.marks)
             self._train()
 
     def report(self, error: Exception) -> bool:
@@ -218,6 +219,12 @@ class _Turn:
             total, mass = total + found[0], mass + found[1]
         event = {"name": "loss", "round": self._card.round, "partition": self.partition, "iteration": iteration}
         self._enter().tell({**event, "loss": total / mass})
+
+    def _tell_rows(self, marks: list[list[int]]) -> None:
+        """Which rows these are: where another worker stood with other ones, the driver knows."""
+        client, mark = self._enter(), [self._count, *(mark for _, mark in marks)]
+        event = {"name": "rows", "round": self._card.round, "partition": self.partition}
+        client.tell({**event, "mark": mark, "pushes": client.pushes})
 
     def _pieces(self) -> Iterator[Rows]:
         """All rows: at once, or where they would not fit, so many at a time."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -85,7 +86,13 @@ def _run(frame: DataFrame, card: TurnCard, watch: _Watch) -> None:
             place(job, watch.starved)
             raise job.error
         watch.starved.clear()
-        _log.warning("a worker was lost; its partition goes on where it stood: %s", str(job.error).splitlines()[0])
+        _log.warning("a worker was lost; its partition goes on where it stood: %s", _loss(str(job.error)))
+
+
+def _loss(text: str) -> str:
+    """The task that was lost, where it ran and how it ended: one line of all that Spark says."""
+    line = next(line for line in text.splitlines() if any(word in line for word in _LOST))
+    return line.rpartition("most recent failure: ")[2].strip(": ")
 
 
 class _Watch:
@@ -95,6 +102,7 @@ class _Watch:
         self._servers = servers
         self._on_loss = on_loss
         self._heard: dict[tuple[int, int], int] = {}
+        self._marks: dict[tuple[int, int], list[int]] = {}
         self.starved: dict[int, str] = {}
         """Partitions whose rows could not be computed, and where that was tried."""
 
@@ -115,11 +123,26 @@ class _Watch:
             raise Failure.from_json(event["failure"]).error()
         if event["name"] == "starved":
             self.starved[event["partition"]] = event["host"]
+        if event["name"] == "rows":
+            self._check_marks(event)
         if event["name"] == "loss" and self._on_loss is not None:
             key, iteration = (event["round"], event["partition"]), event["iteration"]
             if iteration > self._heard.get(key, -1):  # a worker that was started again says some of it twice
                 self._heard[key] = iteration
                 self._on_loss(event["loss"], iteration, event["partition"])
+
+    def _check_marks(self, event: dict[str, Any]) -> None:
+        """Rows that are read again must come in the same order, or where a partition stood means nothing."""
+        key, mark = (event["round"], event["partition"]), event["mark"]
+        if event["pushes"] and self._marks.get(key, mark) != mark:
+            warnings.warn(
+                f"partition {event['partition']} of the training data had other rows, or another order, when it was "
+                f"read again after a loss: in this iter some of its rows count twice and others not at all. "
+                f"Training on a cached or stored DataFrame avoids that",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self._marks[key] = mark
 
 
 def _selected(data: Frame | Packed) -> tuple[DataFrame, Decoder, tuple[str, ...]]:
@@ -136,12 +159,21 @@ def _nothing() -> Any:
 
 
 def _spread(rows: DataFrame, partitions: int, seed: int) -> DataFrame:
-    """The rows in other partitions than before, the same number in each, give or take one from every old one."""
+    """The rows in other partitions than before, the same number in each, give or take one from every old one.
+
+    Which row comes where in which partition depends on the rows of the old partitions alone. The order in which a
+    shuffle brings rows is another one each time that it is read, and a worker that is started again must find the same.
+    """
     from pyspark.sql import functions as f
 
-    if not hasattr(rows, "repartitionById"):
-        return rows.repartition(partitions)  # before Spark 4.1: even, but the same in every round
     names = rows.columns
-    mixed = rows.sortWithinPartitions(f.rand(seed)).withColumn(_PLACE, f.monotonically_increasing_id())
-    target = f.pmod(f.col(_PLACE) + f.spark_partition_id() + f.lit(seed), f.lit(partitions)).cast("int")
-    return mixed.repartitionById(partitions, target).select(*names)
+    # Not rand(), which draws row by row as they come: by what is in a row they lie the same way whenever they are read.
+    mixed = rows.sortWithinPartitions(f.xxhash64(f.lit(seed), *names)).withColumn(
+        _PLACE, f.monotonically_increasing_id()
+    )
+    if hasattr(rows, "repartitionById"):
+        target = f.pmod(f.col(_PLACE) + f.spark_partition_id() + f.lit(seed), f.lit(partitions)).cast("int")
+        spread = mixed.repartitionById(partitions, target)
+    else:
+        spread = mixed.repartition(partitions)  # before Spark 4.1: even, but the same in every round
+    return spread.sortWithinPartitions(_PLACE).select(*names)

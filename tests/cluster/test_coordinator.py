@@ -425,6 +425,39 @@ def test_ranks_lost_together_are_one_incident_and_one_lost_twice_is_two(make: Ma
     assert "2 losses were got over" in coordinator.failure.message
 
 
+def test_a_rank_that_cannot_say_where_it_stood_was_where_the_others_are(make: Make) -> None:
+    budget = Budget(infrastructure=3)
+    coordinator = make(2, budget=budget)
+    first, lost = Rank(coordinator, 0), Rank(coordinator, 1)
+    for rank in (first, lost):
+        rank.send("ready", report={})
+    assert first.hear()["kind"] == lost.hear()["kind"] == "begin"
+    lost.send("beat", beat=[1, 1, 0])
+    first.send("beat", beat=[1, 24, 1])
+    first.board("set", "heard", b"")
+    first.hear()
+    lost.link.close()
+    assert first.hear()["kind"] == "reform"
+    assert budget.incidents[0].lost_at == 24
+    first.send("beat", beat=[1, 25, 1], generation=1)  # of the child that was ended
+    first.send("ready", report={}, stood=25, generation=1)
+    newcomer = Rank(coordinator, 1, task=1)
+    newcomer.send("ready", report={}, generation=1)
+    assert first.hear()["kind"] == newcomer.hear()["kind"] == "begin"
+    assert budget.incidents[0].to_json()["lost_at_step"] == 25
+    newcomer.send("failed", failure=Failure("infrastructure", 1, "here", "killed", step=9).to_json(), generation=1)
+    assert first.hear()["kind"] == "reform"
+    first.send("ready", report={}, stood=10, generation=2)
+    newcomer.send("ready", report={}, generation=2)
+    assert first.hear()["kind"] == "begin"
+    assert budget.incidents[1].lost_at == 9, "what it says itself counts more"
+    newcomer.link.close()
+    assert first.hear()["kind"] == "reform"
+    assert budget.incidents[2].lost_at is None, "steps before the last loss are no news"
+    budget.incidents[2].reach(8)  # the commit point that they go on from
+    assert budget.incidents[2].lost_at == 8
+
+
 def test_a_task_that_ends_after_its_child_did_is_no_second_loss(make: Make) -> None:
     budget = Budget(infrastructure=1)
     coordinator = make(2, budget=budget)

@@ -90,6 +90,17 @@ def test_work_lost_is_what_came_after_the_last_commit(cluster: Cluster, undistur
     assert 8 <= loss["resumed_from_step"] <= 40
 
 
+@pytest.mark.parametrize("kind", ["kill worker", "kill executor"])
+def test_the_step_of_a_loss_is_known_though_nobody_is_left_to_say_it(
+    cluster: Cluster, undisturbed: dict[str, Any], kind: str
+) -> None:
+    found = cluster.train(fault(kind, step=40))
+    check(found, undisturbed, kind="infrastructure")
+    (loss,) = found["recoveries"]
+    assert loss["lost_at_step"] in (40, 41)  # the others may not have begun the one that it did not end
+    assert loss["resumed_from_step"] <= 40
+
+
 def test_a_rank_that_hangs(cluster: Cluster, undisturbed: dict[str, Any]) -> None:
     found = cluster.train(fault("hang"), conf={"spark.firesteel.stallTimeoutSeconds": "6"})
     check(found, undisturbed, kind="infrastructure", notice=8.0)

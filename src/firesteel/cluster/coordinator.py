@@ -133,6 +133,7 @@ class Coordinator:
         self._is_gang = is_gang
         self._silenced: dict[int, int | None] = {}
         self._has_begun = False
+        self._reached = 0  # the newest step of any rank in this generation
         self._vacant_since = 0.0
         self._upstream: dict[int, str] = {}
         self._looked = time.monotonic()
@@ -286,6 +287,7 @@ class Coordinator:
             if isinstance(failure, Failure) and self._budget.spend(
                 failure, self.generation + 1, is_forming=not self._has_begun
             ):
+                self._budget.incidents[-1].reach(self._reached)
                 seats, generation = self._next_generation(), self.generation
             else:
                 self._failure = failure = self._final(failure)
@@ -321,6 +323,7 @@ class Coordinator:
         self._board = Board()
         self._done.clear()
         self._has_begun = False
+        self._reached = 0
         self._collateral.clear()
         self._vacant_since = time.monotonic()
         for seat in self._seats.values():
@@ -336,6 +339,7 @@ class Coordinator:
             return failure
         if failure.kind == "collapse":
             return replace(failure, kind="infrastructure")
+        failure = replace(failure, step=failure.step or self._reached or None)
         text = f"{failure.message}\n({count} losses were got over before this one; see max_failures)"
         return replace(failure, message=text) if count else failure
 
@@ -365,7 +369,7 @@ class Coordinator:
                 self._vacate(seat)  # its own thread has nothing to add
                 self._silenced[seat.rank] = seat.task
                 seat.link.close()  # it may come back with a new connection
-                return Failure("infrastructure", seat.rank, seat.host, text, step=seat.beat.step or None)
+                return self._lost(seat, text)
         return None
 
     def _stalled(self, now: float) -> Failure | None:
@@ -391,7 +395,9 @@ class Coordinator:
         nobody = Failure(
             "infrastructure", next(r for r in range(self.world) if r not in self._seats), "?", "it is gone"
         )
-        last = self._budget.incidents[-1].failure if self._budget.incidents else nobody
+        last = nobody
+        if self._budget.incidents:
+            last = replace(self._budget.incidents[-1].failure, step=self._budget.incidents[-1].lost_at)
         text = (
             f"{last.message}\nNobody took its seat within {limit:g} s ({setting('reform_timeout_seconds')}): "
             f"{len(self._seats)} of {self.world} replicas are left, and min_workers is {self._min_workers}"
@@ -531,7 +537,13 @@ class Coordinator:
             expected = expected or (is_known and not self._has_begun)
             self._change.notify_all()
         if not expected:
-            self.fail(Failure("infrastructure", seat.rank, seat.host, lost, step=seat.beat.step or None))
+            self.fail(self._lost(seat, lost))
+
+    def _lost(self, seat: _Seat, how: str) -> Failure:
+        """A rank that could not say what happened."""
+        # Its last beat may be many steps old. Ranks of a gang step together: the others know better (``Incident``).
+        step = None if self._is_gang else seat.beat.step or None
+        return Failure("infrastructure", seat.rank, seat.host, how, step=step)
 
     def _take(self, seat: _Seat, message: dict[str, Any], buffers: list[bytearray]) -> None:
         kind = message["kind"]
@@ -539,6 +551,11 @@ class Coordinator:
             beat = Beat(*message["beat"])
             if beat != seat.beat:
                 seat.beat, seat.moved = beat, time.monotonic()
+            with self._change:
+                # Until the gang has begun again, a beat may still be that of a child before it.
+                is_first = self.generation == 0
+                if (self._has_begun or is_first) and message.get("generation", self.generation) == self.generation:
+                    self._reached = max(self._reached, beat.step)
             return
         if kind == "given":
             with self._change:
@@ -551,7 +568,7 @@ class Coordinator:
             with self._events:
                 self._on_event(seat.rank, message["event"], buffers)
         elif kind == "ready":
-            self._ready(seat, message["report"])
+            self._ready(seat, message["report"], message.get("stood", 0))
         elif kind == "board":
             for link, answer, value in self._ask_board(seat.link, message, buffers):
                 self._tell(link, answer, [value])
@@ -582,8 +599,10 @@ class Coordinator:
         self._vacant_since = time.monotonic()
         self._change.notify_all()
 
-    def _ready(self, seat: _Seat, report: dict[str, Any]) -> None:
+    def _ready(self, seat: _Seat, report: dict[str, Any], stood: int) -> None:
         with self._change:
+            if self._budget.incidents and self._is_gang:
+                self._budget.incidents[-1].reach(stood)
             seat.report = report
             seats = sorted(self._seats.values(), key=lambda each: each.rank) if self._is_gang else [seat]
             reports = [each.report for each in seats if each.report is not None]

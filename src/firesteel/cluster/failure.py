@@ -117,6 +117,17 @@ class Incident:
     """When the first step after it was done."""
     step: int | None = None
     """Updates done in the state that the gang went on from."""
+    reached: int = 0
+    """The newest step that anybody of the gang is known to have been in."""
+
+    def reach(self, step: int) -> None:
+        """Somebody of the gang was in this step."""
+        self.reached = max(self.reached, step)
+
+    @property
+    def lost_at(self) -> int | None:
+        """The step that the lost rank was in; where its end left nobody to say so, the gang's newest that is known."""
+        return self.failure.step or self.reached or None
 
     def to_json(self) -> dict[str, Any]:
         """For the history: plain values."""
@@ -126,7 +137,7 @@ class Incident:
             "ranks": sorted(self.ranks),
             "host": self.failure.host,
             "message": self.failure.message,
-            "lost_at_step": self.failure.step,
+            "lost_at_step": self.lost_at,
             "resumed_from_step": self.step,
             "noticed": self.noticed,
             "resumed": self.resumed,

@@ -105,6 +105,7 @@ class Seat:
         self._assignment: tuple[int, dict[str, Any]] | None = None
         self._recipe: tuple[str, bytes, dict[str, int], Role, tuple[str, ...]] | None = None
         self._child: Child | None = None
+        self._stood = 0  # the step that the last child that had begun was in at its end
         self.stem: Stem | None = None
         """From which this rank's processes come, where they do."""
         self._threads: list[threading.Thread] = []
@@ -155,7 +156,7 @@ class Seat:
         while True:
             generation = self.generation
             self._renew_child()
-            self._send({"kind": "ready", "report": {**report, "kept": self.kept}}, generation)
+            self._send({"kind": "ready", "report": {**report, "kept": self.kept}, "stood": self._stood}, generation)
             assignment = self._await_assignment(generation)
             self.check()
             if assignment is not None:
@@ -168,6 +169,7 @@ class Seat:
         child, generation = self._child, self._assignment[0]
         if self.on_begun is not None:
             self.on_begun()
+        self._stood = 0
         child.begin(generation, {**assignment, "kept": self.kept})
         with self._change:
             self._change.wait_for(lambda: self._has_news(generation) or child.is_over)
@@ -245,6 +247,7 @@ class Seat:
         assert self._recipe is not None
         with self._change:  # the listener ends the child it sees: none may be started behind its back
             self.check()
+            self._stood = max(self._stood, self.pulse.read().step)
             self.pulse.reset()
             self._child = Child(self, *self._recipe, self._invitation)
 

@@ -24,7 +24,8 @@ class History(list[Record]):
 
     Attributes:
         recoveries: one dict for each loss that the training got over: ``kind``, ``ranks``, ``message``,
-            ``lost_at_step``, ``resumed_from_step``, and the times ``noticed`` and ``resumed``.
+            ``lost_at_step`` (that of the lost rank, or where nobody is left to say so, the newest that the others were
+            in), ``resumed_from_step``, and the times ``noticed`` and ``resumed``.
         seconds: where the time of the first replica's steps went: waiting for ``data``, to ``compute``, to ``agree``
             with the others, to ``commit``. Empty where no replica trained.
     """

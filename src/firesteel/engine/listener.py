@@ -114,11 +114,12 @@ class Listener:
         """A gang goes on from this step: forget what came after it."""
         incident = self._budget.incidents[-1]
         incident.step = to["step"]
+        incident.reach(to["step"])
         self._outputs.summaries.rewind(to["step"])
         while self._history and self._history[-1]["epoch"] > to["epoch"]:
             self._history.pop()
         who = " and ".join(f"{rank}" for rank in sorted(incident.ranks))
-        at = "" if incident.failure.step is None else f" in step {incident.failure.step}"
+        at = "" if incident.lost_at is None else f" in step {incident.lost_at}"
         text = incident.failure.message.partition("\n")[0]
         self._display.say(f"replica {who} was lost{at}: {text}. Going on from step {to['step']}")
 

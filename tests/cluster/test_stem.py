@@ -24,15 +24,16 @@ from firesteel.cluster.stem import Forked, Stem, fork, keep
 from firesteel.cluster.wire import Link
 
 PROGRAM = """
-import os, random, subprocess, sys, time, numpy
+import os, random, subprocess, sys, tempfile, time, numpy
 IMPORTED_BY = os.getpid()
+tempfile.gettempdir()
 
 def tell(desk):
     print("printed", flush=True)
     desk.tell({
         "pid": os.getpid(), "imported by": IMPORTED_BY, "rank": desk.rank, "RANK": os.environ["RANK"],
         "drawn": [random.random(), float(numpy.random.rand())], "spool": os.read(desk.descriptors["spool"], 9).decode(),
-        "parent": os.getppid(),
+        "parent": os.getppid(), "files": tempfile.gettempdir(),
     })
 
 def fail(desk):
@@ -55,6 +56,7 @@ class Task:
         (folder / "a_program.py").write_text(PROGRAM)
         self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
         self.stem: Stem | None = None
+        self.own: dict[str, str] = {}
         self._things = things
 
     def start(self, main: str, rank: int = 0, words: tuple[str, ...] = ("a_program",)) -> tuple[Link, Forked]:
@@ -68,7 +70,7 @@ class Task:
         inherited = [theirs.fileno(), program.fileno(), pulse.descriptor, *descriptors.values()]
         role = Role(rank, 2)
         self.stem, process = fork(
-            self.stem, words, {**self.environment, **role.surroundings()}, role.identity(), inherited
+            self.stem, words, {**self.environment, **role.surroundings()}, role.identity() | self.own, inherited
         )
         for each in (theirs, program, spool):
             each.close()
@@ -123,6 +125,15 @@ def test_each_fork_is_itself_and_imports_nothing_again(task: Task) -> None:
         (1, "1", "nine rows"),
     ]
     assert not set(first["drawn"]) & set(second["drawn"])
+
+
+def test_a_fork_has_its_own_place_for_temporary_files(task: Task, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        task.own["TMPDIR"] = str(tmp_path / name)
+        link, process = task.start("a_program:tell")
+        assert heard(link)["event"]["files"] == str(tmp_path / name)
+        assert process.wait() == 0
 
 
 def test_an_error_is_told_and_a_status_is_the_forks_own(task: Task) -> None:

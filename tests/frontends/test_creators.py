@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +108,29 @@ def test_creators_of_every_sort_give_the_rows_in_their_order(tmp_path: Path) -> 
             begin = 5 * (number % 5)
             assert first + second == list(range(begin, min(begin + 5, 22))), kind
             assert abs(len(first) - len(second)) <= 1, kind
+
+
+class TemporaryFiles(Callback):
+    """Each replica writes down where its temporary files lie, and which there are."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    def after_train_iter(self, runner: Runner) -> None:
+        place = tempfile.gettempdir()
+        with open(f"{self.folder}/{runner.rank}", "a") as file:
+            file.write("".join(f"{place}/{name}\n" for name in os.listdir(place)))
+
+
+def test_a_loaders_own_processes_leave_no_files(tmp_path: Path) -> None:
+    def creator(config: dict[str, Any], batch_size: int) -> Any:
+        return DataLoader(Items(), batch_size=batch_size, num_workers=1)
+
+    estimator().fit(creator, epochs=1, batch_size=4, callbacks=[TemporaryFiles(tmp_path)], verbose=0)
+    for rank in range(2):
+        places = (tmp_path / str(rank)).read_text().splitlines()
+        assert any("/pymp-" in place for place in places)
+        assert not any(map(os.path.exists, places))
 
 
 def test_loaders(tmp_path: Path) -> None:

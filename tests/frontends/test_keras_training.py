@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +243,29 @@ def test_callbacks_go_on_where_the_training_does(frame: DataFrame, tmp_path: Pat
     assert disturbed[2] == pytest.approx(whole[2], rel=1e-5)
     assert len(disturbed[3].splitlines()) == len(whole[3].splitlines()) == 6
     assert disturbed[3].startswith("epoch\nbefore\n0,")
+
+
+class Places(keras.callbacks.Callback):  # type: ignore[misc]
+    """Writes down where its process keeps its temporary files."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = str(path)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        place = tempfile.gettempdir()
+        with open(self.path, "a") as file:
+            file.write("".join(f"{place}/{name}\n" for name in os.listdir(place)))
+
+
+def test_files_of_callbacks_go_with_a_process_that_is_killed(frame: DataFrame, tmp_path: Path) -> None:
+    callbacks = [Places(tmp_path / "places"), keras.callbacks.CSVLogger(tmp_path / "log.csv")]
+    with inject(Fault("kill child", rank=0, moment="step", step=13)):
+        estimator(make()).fit(frame, epochs=4, batch_size=8, callbacks=callbacks, **COLUMNS)
+    places = set((tmp_path / "places").read_text().splitlines())
+    assert len({place for place in places if "/firesteel-keras-" in place}) == 2  # one before, one after
+    assert [place for place in places if os.path.exists(place)] == []
+    assert len((tmp_path / "log.csv").read_text().splitlines()) == 5
 
 
 class Notes(keras.callbacks.Callback):  # type: ignore[misc]

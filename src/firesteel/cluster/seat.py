@@ -28,6 +28,7 @@ from firesteel.cluster.preflight import package_versions
 from firesteel.cluster.process import Process, Spawned
 from firesteel.cluster.pulse import PulseFile
 from firesteel.cluster.roles import Role
+from firesteel.cluster.scratch import Scratch
 from firesteel.cluster.stem import Stem, fork, is_possible, keep
 from firesteel.cluster.tls import join
 from firesteel.cluster.wire import Buffer, Connection, Link, WireError, answer_challenge
@@ -103,7 +104,7 @@ class Seat:
         self._over = threading.Event()
         self._change = threading.Condition()
         self._assignment: tuple[int, dict[str, Any]] | None = None
-        self._recipe: tuple[str, bytes, dict[str, int], Role, tuple[str, ...]] | None = None
+        self._recipe: tuple[str, bytes, dict[str, int], Role, tuple[str, ...], bool] | None = None
         self._child: Child | None = None
         self._stood = 0  # the step that the last child that had begun was in at its end
         self.stem: Stem | None = None
@@ -142,13 +143,21 @@ class Seat:
             raise Aborted
 
     def prepare(
-        self, main: str, payload: bytes, descriptors: dict[str, int], role: Role, ahead: Sequence[str] = ()
+        self,
+        main: str,
+        payload: bytes,
+        descriptors: dict[str, int],
+        role: Role,
+        ahead: Sequence[str] = (),
+        *,
+        has_scratch: bool = False,
     ) -> None:
         """Start this rank's process. It runs ``main`` ("module:function"), and inherits the descriptors.
 
         ``ahead``: what may be imported once for this process and those that may have to follow it (``cluster.stem``).
+        ``has_scratch``: whether its temporary files go with it (``cluster.scratch``).
         """
-        self._recipe = (main, payload, descriptors, role, tuple(ahead))
+        self._recipe = (main, payload, descriptors, role, tuple(ahead), has_scratch)
         self._renew_child()
 
     def ready(self, report: dict[str, Any]) -> dict[str, Any]:
@@ -359,6 +368,7 @@ class Child:
         descriptors: dict[str, int],
         role: Role,
         ahead: tuple[str, ...],
+        has_scratch: bool,
         invitation: Invitation,
     ) -> None:
         self.failure: Failure | None = None
@@ -372,6 +382,23 @@ class Child:
         self._ended = threading.Event()
         self._lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._outbox: queue.SimpleQueue[tuple[dict[str, Any], Sequence[Buffer]] | None] = queue.SimpleQueue()
+        self._scratch = Scratch() if has_scratch else None
+        try:
+            self._begin(main, payload, descriptors, role, ahead, invitation)
+        except BaseException:
+            self._clean_up()
+            raise
+
+    def _begin(
+        self,
+        main: str,
+        payload: bytes,
+        descriptors: dict[str, int],
+        role: Role,
+        ahead: tuple[str, ...],
+        invitation: Invitation,
+    ) -> None:
+        seat = self._seat
         ours, theirs = socket.socketpair()
         self.link = Link(ours)
         with theirs, tempfile.TemporaryFile() as program:
@@ -404,11 +431,12 @@ class Child:
 
     def _start(self, inherited: list[int], role: Role, ahead: tuple[str, ...], path: str) -> Process:
         around = {**os.environ, **role.surroundings(), "PYTHONPATH": path}
+        own = role.identity() | (self._scratch.variables() if self._scratch is not None else {})
         if ahead and is_possible():
-            self._seat.stem, forked = fork(self._seat.stem, ahead, around, role.identity(), inherited)
+            self._seat.stem, forked = fork(self._seat.stem, ahead, around, own, inherited)
             return forked
         words = [sys.executable, "-u", "-m", "firesteel.cluster.child", *(str(number) for number in inherited[:2])]
-        return Spawned(words, {**around, **role.identity()}, inherited)
+        return Spawned(words, {**around, **own}, inherited)
 
     @property
     def is_over(self) -> bool:
@@ -437,6 +465,7 @@ class Child:
         for thread in self._helpers:
             thread.join()
         self.link.close()
+        self._clean_up()
         if self.failure is None and not self._is_done:
             self.failure = self._lost(status)
         elif self.failure is not None and self._seat.on_line is not None:
@@ -445,6 +474,10 @@ class Child:
             self._seat.report(self.failure, self._generation)
         self._ended.set()
         self._seat.notify()
+
+    def _clean_up(self) -> None:
+        if self._scratch is not None:
+            self._scratch.remove()
 
     def _lost(self, status: int) -> Failure:
         how = f"ended with status {status}"

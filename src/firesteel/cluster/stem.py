@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import wait
@@ -294,6 +295,7 @@ def _grow(channel: socket.socket, order: dict[str, Any], descriptors: Sequence[i
     os.dup2(out, 2)
     os.close(out)
     os.environ.update(order["environment"])
+    tempfile.tempdir = None  # what was found for the stem is not the fork's
     random.seed()
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()  # else all forks draw the same numbers

@@ -89,7 +89,7 @@ def seat_and_train(seat: Seat, batches: Iterator[pa.RecordBatch], card: TaskCard
     with SpoolWriter(card.files) as spool, CommitFiles() as commits:
         seat.give = lambda: commits.read(seat.kept)
         descriptors = spool.descriptors | commits.descriptors
-        seat.prepare("firesteel.engine.worker:main", card.payload, descriptors, role, card.ahead)
+        seat.prepare("firesteel.engine.worker:main", card.payload, descriptors, role, card.ahead, has_scratch=True)
         for rows in batches:
             for partition, batch in card.decoder.batches(rows) if card.files else ():
                 seat.check()

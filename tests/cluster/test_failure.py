@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from firesteel.cluster.failure import Failure
+from firesteel.cluster.failure import Failure, with_lines
 from firesteel.core.errors import ClusterError, PlanError, ReplicaFailed, SchemaError, SyncError, UnknownName
 
 
@@ -125,3 +125,15 @@ def test_arguments_that_are_not_json_become_text() -> None:
 def test_it_pickles() -> None:
     error = pickle.loads(pickle.dumps(arrived(PlanError("no rows")).error()))  # noqa: S301 - our own
     assert (type(error), str(error)) == (PlanError, "no rows")
+
+
+def test_the_last_lines_are_the_processes_own() -> None:
+    noise = [
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+        "I0000 00:00:1795008601.265837    8636 port.cc:153] oneDNN custom operations are on. You may see slightly",
+        "2026-11-18 13:40:17.123456: I tensorflow/core/platform/cpu_feature_guard.cc:210] This TensorFlow binary",
+        "To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow",
+    ]
+    assert with_lines("it was killed", noise) == "it was killed"
+    own = ["epoch 3", "E0000 00:00:1795008601.265837    8636 cuda.cc:1] out of memory"]
+    assert with_lines("it was killed", [*noise, *own]) == "\n".join(["it was killed", "Its last lines:", *own])

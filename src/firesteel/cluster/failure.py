@@ -13,15 +13,23 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import time
 import traceback
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from firesteel.core import errors
 from firesteel.core.errors import ClusterError, FiresteelError, PlanError, ReplicaFailed, SyncError
 
-__all__ = ["Budget", "Failure", "Incident"]
+__all__ = ["Budget", "Failure", "Incident", "with_lines"]
+
+# What TensorFlow says when it is loaded, whatever it is told to be silent about.
+_START_UP = re.compile(
+    r"WARNING: All log messages before absl::InitializeLog|I0000 00:00:|\d{4}-\d\d-\d\d [\d:.]+: I |"
+    r"To enable the following instructions"
+)
 
 
 @dataclass(frozen=True)
@@ -173,6 +181,12 @@ class Budget:
         self._left[failure.kind] -= 1
         self.incidents.append(Incident(failure, generation, {failure.rank}))
         return True
+
+
+def with_lines(text: str, lines: Iterable[str]) -> str:
+    """How a process ended, and the last lines that it printed, but for those that frameworks print at every start."""
+    told = "\n".join(line for line in lines if not _START_UP.match(line))
+    return f"{text}\nIts last lines:\n{told}" if told else text
 
 
 def _text(error: BaseException) -> str:

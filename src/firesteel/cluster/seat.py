@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Protocol
 
-from firesteel.cluster.failure import Failure
+from firesteel.cluster.failure import Failure, with_lines
 from firesteel.cluster.preflight import package_versions
 from firesteel.cluster.process import Process, Spawned
 from firesteel.cluster.pulse import PulseFile
@@ -469,7 +469,7 @@ class Child:
         if self.failure is None and not self._is_done:
             self.failure = self._lost(status)
         elif self.failure is not None and self._seat.on_line is not None:
-            self.failure = replace(self.failure, message=self._with_lines(self.failure.message))
+            self.failure = replace(self.failure, message=with_lines(self.failure.message, self._lines))
         if self.failure is not None and not self._is_unwanted:
             self._seat.report(self.failure, self._generation)
         self._ended.set()
@@ -485,15 +485,11 @@ class Child:
             how = f"was killed by signal {-status} ({signal.Signals(-status).name})"
         if status == -signal.SIGKILL:
             how += "; if nobody killed it, the machine ran out of memory"
-        text = self._with_lines(f"its process {how}")
+        text = with_lines(f"its process {how}", self._lines)
         kind = "preemption" if status == -signal.SIGTERM else "infrastructure"
         if status == -signal.SIGABRT and self.is_used and self._seat.world > 1:
             kind = "collateral"  # a collective's own threads may abort the process when a peer is lost
         return Failure(kind, self._seat.rank, self._seat.host, text, step=self._seat.pulse.read().step or None)
-
-    def _with_lines(self, text: str) -> str:
-        lines = "\n".join(self._lines)
-        return f"{text}\nIts last lines:\n{lines}" if lines else text
 
     def _listen(self) -> None:
         with contextlib.suppress(WireError, OSError):

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from firesteel.cluster.failure import Failure
+from firesteel.cluster.failure import Failure, with_lines
 from firesteel.cluster.preflight import bind_address, driver_address, is_remote
 from firesteel.cluster.roles import Role
 from firesteel.cluster.tls import wanted
@@ -199,8 +199,7 @@ class _Server:
     def _gone(self) -> ClusterError:
         status = self._process.poll()
         how = "has ended" if status is None or status >= 0 else f"was killed by signal {-status}"
-        lines = "\n".join(self._lines)
-        return ClusterError(f"the parameter server {how}" + (f"\nIts last lines:\n{lines}" if lines else ""))
+        return ClusterError(with_lines(f"the parameter server {how}", self._lines))
 
     def _listen(self) -> None:
         with contextlib.suppress(WireError, OSError):

@@ -159,3 +159,15 @@ def test_a_page_s_tables_say_what_was_measured(goal):
     assert (found.goal, found.holds) == (row.goal, row.holds)
     for name in ("median", "low", "high"):
         assert getattr(found.ratio, name) == pytest.approx(getattr(row.ratio, name), rel=0.005)
+
+
+def test_a_goal_of_the_value_is_not_taken_for_one_of_the_ratio() -> None:
+    """The feed's 10 GB/s were once drawn as short of their goal of 1 GB/s, for they are 0.8 of the reference."""
+    lines = [
+        "### Feed",
+        "| per rank | ours | 10.4 GB/s | ± 3% | 0.818 (0.803 to 0.854) | ≥ 1 | holds |",
+        "| per rank | other | 0.9 GB/s | ± 3% | 0.07 (0.06 to 0.08) | ≥ 0.5 | **short** |",
+    ]
+    (_, ours), (_, other) = rows_in("\n".join(lines))
+    assert (ours.goal, ours.holds) == (Goal(least=1.0, of_value=True), None)
+    assert (other.goal, other.holds) == (Goal(least=0.5), False)

@@ -39,7 +39,7 @@ def plain(values: Mapping[str, Any], without: Mapping[str, Any] | None = None) -
     """Those that are data through and through; not those that still are the very objects in ``without``."""
     known = without or {}
     there = {name: value for name, value in values.items() if name not in known or value is not known[name]}
-    return {name: value for name, value in there.items() if _bytes_of(value) >= 0}
+    return {name: value for name, value in there.items() if _is_plain(value)}
 
 
 def state_of(callback: Any, without: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -84,13 +84,21 @@ def from_bytes(data: bytes) -> list[dict[str, Any]]:
     return [{name: _read(value, arrays) for name, value in entries.items()} for entries in written]
 
 
+def _is_plain(value: Any) -> bool:
+    try:
+        _write(value, [], ())
+    except _NotPlain:
+        return False
+    return True
+
+
 def _bytes_of(value: Any) -> int:
-    """How large it is, about; less than nothing where it is not plain."""
+    """How large it is written, about; nothing where it is not plain."""
     arrays: list[Any] = []
     try:
         written = _write(value, arrays, ())
     except _NotPlain:
-        return -1
+        return 0
     text = len(json.dumps(written)) if isinstance(written, (list, str)) else 0
     return text + sum(int(array.nbytes) for array in arrays)
 
